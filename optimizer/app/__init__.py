@@ -1,0 +1,1 @@
+"""Composition root: one use case per command, built from configuration."""

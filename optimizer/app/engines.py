@@ -1,0 +1,103 @@
+"""Which program is launched, and under which guard: real vLLM, warm or cold, or the simulated engine."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from optimizer.config import EngineSection
+from optimizer.engine.launch import EngineLauncher, EngineProgram, warm_spare_command, warm_spare_environment
+from optimizer.engine.vllm.argv import SERVER_MODULE
+from optimizer.engine.vllm.installation import VllmInstallation, find_vllm
+from optimizer.host.cpus import CpuSplit, split_cpus
+from optimizer.host.supervisor import Supervisor
+
+_SPARE_LIMIT_S = 300.0
+_SIMULATED_MODULE = "optimizer.engine.simulated"
+_BYTE_VOCABULARY = 256
+
+
+@dataclass(frozen=True, slots=True)
+class EngineChoice:
+    """The engine of a study.
+
+    Attributes:
+        kind: `vllm` or `simulated`.
+        version: Of the engine.
+        vllm: The installation; None for the simulated engine.
+    """
+
+    kind: str
+    version: str
+    vllm: VllmInstallation | None
+
+    @property
+    def python(self) -> str:
+        """The Python that runs the engine."""
+        return sys.executable if self.vllm is None else self.vllm.python
+
+    @property
+    def display_head(self) -> tuple[str, ...]:
+        """The words that start it on a command line."""
+        return (self.python, "-m", _SIMULATED_MODULE if self.vllm is None else SERVER_MODULE)
+
+
+def choose_engine(kind: str, engine_python: str | None) -> EngineChoice:
+    """Find the engine.
+
+    Raises:
+        HostError: vLLM is not installed where it is looked for.
+    """
+    if kind == "simulated":
+        return EngineChoice(kind, "1", None)
+    installation = find_vllm(engine_python)
+    return EngineChoice(kind, installation.version, installation)
+
+
+def vocabulary_size(model: str) -> int:
+    """Token ids below this exist in the model; 256 when its `config.json` is not at hand."""
+    file = Path(model) / "config.json"
+    if not file.is_file():
+        return _BYTE_VOCABULARY
+    size = json.loads(file.read_text(encoding="utf-8")).get("vocab_size")
+    return size if isinstance(size, int) else _BYTE_VOCABULARY
+
+
+async def start_launcher(
+    choice: EngineChoice, section: EngineSection, *, model: str, guard_log: Path, port_range: tuple[int, int] | None
+) -> EngineLauncher:
+    """Start the guard (a warm spare where the space wants one) and build the launcher on it.
+
+    Raises:
+        HostError: The guard does not come up.
+    """
+    split = split_cpus()
+    cpus = split.engine if section.pin_cpus else ()
+    threads = _cpu_threads(section, split)
+    warm = section.warm_start and choice.vllm is not None
+    program = EngineProgram(
+        head=() if warm else choice.display_head,
+        display_head=choice.display_head,
+        cpus=cpus,
+        cpu_threads=threads,
+        vocab_size=vocabulary_size(model),
+    )
+    if warm:
+        supervisor = await Supervisor.start(
+            log=guard_log,
+            command=warm_spare_command(choice.python),
+            env=warm_spare_environment(section.env, threads),
+            limit_s=_SPARE_LIMIT_S,
+        )
+    else:
+        supervisor = await Supervisor.start(log=guard_log)
+    return EngineLauncher(supervisor, program, port_range=port_range)
+
+
+def _cpu_threads(section: EngineSection, split: CpuSplit) -> int | None:
+    """OpenMP threads of an engine on the CPU: one per core it is kept on, for vLLM's own binding is switched off."""
+    if section.device != "cpu":
+        return None
+    return len(split.engine)

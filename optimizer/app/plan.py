@@ -1,0 +1,121 @@
+"""What a study would do, without doing any of it: `run --dry-run`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from optimizer.app.request import RunRequest, settings_of, study_config
+from optimizer.config import StudyConfig
+from optimizer.core.record import ParamValue
+from optimizer.core.trial import TrialRole
+from optimizer.engine.vllm.argv import serve_command
+from optimizer.load import Workload
+from optimizer.tuning.optuna_search import OptunaSearch
+from optimizer.tuning.rule_keeping_sampler import RuleKeepingSampler
+from optimizer.tuning.settings import Settings, role_of
+
+SHOWN_PROPOSALS = 5
+_START_WARM_S = 10.0
+_START_COLD_S = 60.0
+_REST_S = 10.0
+"""Warm-up, ramp, drain and stop together, as seen on `tiny-cpu`; a guess for anything larger."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTrial:
+    """One of the first trials, with the command that would serve it."""
+
+    number: int
+    role: TrialRole
+    params: Mapping[str, ParamValue]
+    argv: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StudyPlan:
+    """What `--dry-run` shows. `parameters` are name and range; times are estimates in seconds."""
+
+    space_name: str
+    study: str
+    model: str
+    parameters: list[tuple[str, str]]
+    rules: list[str]
+    workload: str
+    objective: str
+    slos: tuple[str, ...]
+    trials: int
+    proposals: list[PlannedTrial]
+    trial_estimate_s: float
+    total_estimate_s: float
+    notes: tuple[str, ...]
+
+
+def plan_study(request: RunRequest) -> StudyPlan:
+    """Lay a study out. Starts no engine, writes nothing, needs no vLLM.
+
+    The search proposals shown are those of an empty history: the first ones are drawn at random under the rules, and
+    are what the study would try first; later ones depend on results.
+
+    Raises:
+        InputError: The request is wrong.
+    """
+    config = study_config(request)
+    settings = settings_of(config)
+    trial_s = estimate_trial_s(config)
+    return StudyPlan(
+        space_name=config.space_name,
+        study=config.study,
+        model=config.model.target,
+        parameters=[(name, parameter.domain) for name, parameter in config.space.parameters.items()],
+        rules=[rule.text for rule in config.space.rules],
+        workload=describe_workload(config.workload),
+        objective=f"{'highest' if config.objective.maximise else 'lowest'} {config.objective.metric}",
+        slos=tuple(str(slo) for slo in config.slos),
+        trials=config.trials,
+        proposals=_first_proposals(config, settings),
+        trial_estimate_s=trial_s,
+        total_estimate_s=trial_s * config.trials,
+        notes=(*config.notes, *memory_note(config)),
+    )
+
+
+def estimate_trial_s(config: StudyConfig) -> float:
+    """Seconds a trial is expected to take before one has been timed."""
+    start_s = _START_WARM_S if config.engine.warm_start else _START_COLD_S
+    return start_s + config.workload.window.min_s + _REST_S
+
+
+def memory_note(config: StudyConfig) -> tuple[str, ...]:
+    """Says what 'defaults' means where the default memory cannot be a trial."""
+    if config.engine.memory_gib is None:
+        return ()
+    return (
+        f"trial 1 runs vLLM's defaults save for memory: it gets {config.engine.memory_gib:g} GiB, "
+        "since vLLM's own default is 0.92 of all the memory of this host",
+    )
+
+
+def describe_workload(workload: Workload) -> str:
+    """The traffic in one line."""
+    sharing = workload.shared_prefix
+    shared = f"{sharing.prefixes} shared prefixes of {sharing.tokens} tokens, then " if sharing else ""
+    return (
+        f"{workload.name}: {workload.arrivals.in_flight} requests in flight; {shared}"
+        f"{workload.prompt_tokens.words} prompt and {workload.output_tokens.words} output tokens"
+    )
+
+
+def _first_proposals(config: StudyConfig, settings: Settings) -> list[PlannedTrial]:
+    sampler = RuleKeepingSampler(
+        config.space, settings.broken_rules, fixed=settings.fixed_proposals(), seed=config.seed
+    )
+    search = OptunaSearch(
+        None, config.study, metric=config.objective.metric, maximise=config.objective.maximise, sampler=sampler
+    )
+    planned = []
+    for _ in range(min(SHOWN_PROPOSALS, config.trials)):
+        number, params = search.ask()
+        engine = settings.resolve(role_of(number), params).config
+        planned.append(PlannedTrial(number, role_of(number), params, tuple(serve_command("python", engine))))
+    return planned

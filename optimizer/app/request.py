@@ -1,0 +1,81 @@
+"""What a person asks of `run`, before anything is read or started."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from optimizer.config import StudyConfig, build_study_config, load_space
+from optimizer.core.errors import InputError
+from optimizer.host.memory import engine_memory_bytes
+from optimizer.tuning.settings import Settings
+
+ENGINES = ("vllm", "simulated")
+
+
+@dataclass(frozen=True, slots=True)
+class RunRequest:
+    """The options of `run`; None and () leave what the space file says.
+
+    Attributes:
+        space: Built-in name or path of a space file.
+        study: Name of the study; the space's by default.
+        storage: Database URL or SQLite path.
+        trials: Total of the study.
+        time_budget_s: For this run.
+        baseline: Serve command, as pasted.
+        objective: Name of the objective.
+        slos: Limits that replace the space's.
+        workload: Path of a workload file.
+        model: Bundled name, path or hub id.
+        set_flags: `flag=value` each.
+        engine: `vllm` or `simulated`.
+        engine_python: The Python that has vLLM.
+        port_range: Lowest and highest port for the engine.
+        seed: Of proposals and traffic.
+    """
+
+    space: str
+    study: str | None = None
+    storage: str | None = None
+    trials: int | None = None
+    time_budget_s: float | None = None
+    baseline: str | None = None
+    objective: str | None = None
+    slos: tuple[str, ...] = ()
+    workload: str | None = None
+    model: str | None = None
+    set_flags: tuple[str, ...] = ()
+    engine: str | None = None
+    engine_python: str | None = None
+    port_range: tuple[int, int] | None = None
+    seed: int = 0
+
+
+def study_config(request: RunRequest) -> StudyConfig:
+    """Read the space and apply the request's overrides.
+
+    Raises:
+        InputError: An option or the space file is wrong.
+    """
+    if request.engine is not None and request.engine not in ENGINES:
+        raise InputError(f"--engine {request.engine}: not known", hint=f"allowed: {', '.join(ENGINES)}")
+    config = build_study_config(
+        load_space(request.space),
+        study=request.study,
+        model=request.model,
+        slos=request.slos,
+        objective=request.objective,
+        baseline=request.baseline,
+        set_flags=request.set_flags,
+        trials=request.trials,
+        seed=request.seed,
+        workload=request.workload,
+    )
+    if request.engine is None or request.engine == config.engine.kind:
+        return config
+    return replace(config, engine=config.engine.model_copy(update={"kind": request.engine}))
+
+
+def settings_of(config: StudyConfig) -> Settings:
+    """The configuration on this host. Memory is declared in GiB only for an engine on the CPU."""
+    return Settings(config, engine_memory_bytes if config.engine.device == "cpu" else None)

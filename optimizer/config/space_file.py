@@ -1,0 +1,271 @@
+"""Space files: what a study searches, on which engine, under which traffic and limits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    PrivateAttr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from optimizer.config.baseline import ServeCommand, parse_serve_command
+from optimizer.config.models import ModelSource, package_folder, resolve_model
+from optimizer.config.problems import input_error, nearest
+from optimizer.config.secret_names import is_secret_setting, is_secret_variable
+from optimizer.config.yaml_reader import read_yaml
+from optimizer.core.engine_config import FlagValue, canonical_flag
+from optimizer.core.errors import InputError
+from optimizer.load import Workload
+from optimizer.objectives import OBJECTIVES, Slo, check_slos, parse_slo
+from optimizer.search_spaces import (
+    FieldProblem,
+    Parameter,
+    Rule,
+    SearchSpace,
+    denied_reason,
+    leaf_flags,
+    merge_flags,
+    overlap,
+)
+
+MEMORY_FLAG = "gpu-memory-utilization"
+MINIMUM_TRIALS = 2
+_DENIED_VARIABLES = {
+    "VLLM_ENABLE_STARTUP_PLAN": "it reuses a KV cache size measured under another memory setting",
+    "VLLM_CPU_KVCACHE_SPACE": "it overrides gpu-memory-utilization; state the memory with engine.memory_gib",
+    "VLLM_SERVER_DEV_MODE": "the tool sets it where it needs it",
+}
+
+
+class EngineSection(BaseModel):
+    """How every engine of the study is launched, whatever the proposal."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    kind: Literal["vllm", "simulated"] = Field(default="vllm", description="Which adapter launches the engine.")
+    device: Literal["gpu", "cpu"] = Field(default="gpu", description="What the engine computes on.")
+    memory_gib: float | None = Field(
+        default=None,
+        gt=0,
+        allow_inf_nan=False,
+        description="Memory for the engine in GiB where neither a parameter nor a fixed flag sets it; device cpu only, "
+        "where vLLM's own default claims nearly all memory of the host.",
+    )
+    flags: dict[str, JsonValue] = Field(default_factory=dict, description="vLLM flags that every engine gets.")
+    env: dict[str, str] = Field(default_factory=dict, description="Environment on top of the inherited one.")
+    warm_start: bool = Field(
+        default=False, description="Keep a process that has imported vLLM and fork each engine from it."
+    )
+    pin_cpus: bool = Field(default=False, description="Run engine and load generator on different cores.")
+    start_timeout_s: float = Field(
+        default=900.0, gt=0, allow_inf_nan=False, description="Longest time from launch to ready, in seconds."
+    )
+
+    @field_validator("flags", mode="before")
+    @classmethod
+    def _allowed_flags(cls, value: object) -> object:
+        if not isinstance(value, dict):
+            return value
+        for name, setting in value.items():
+            reason = denied_reason(str(name))
+            if reason is not None:
+                raise FieldProblem(str(name), f"this flag may not be set: {reason}")
+            if is_secret_setting(str(name)):
+                raise FieldProblem(str(name), "this flag holds a secret: set it in the shell, it is never recorded")
+            if setting is None:
+                raise FieldProblem(str(name), "has no value; write true or false for a plain flag")
+        return {canonical_flag(str(name)): setting for name, setting in value.items()}
+
+    @field_validator("env", mode="before")
+    @classmethod
+    def _allowed_variables(cls, value: object) -> object:
+        if not isinstance(value, dict):
+            return value
+        for name, content in value.items():
+            if is_secret_variable(str(name), str(content)):
+                raise FieldProblem(
+                    str(name),
+                    "looks like a secret: set it in the shell; the engine inherits it, and no record holds it",
+                )
+            if str(name) in _DENIED_VARIABLES:
+                raise FieldProblem(str(name), f"may not be set: {_DENIED_VARIABLES[str(name)]}")
+            if isinstance(content, bool) or not isinstance(content, str | int | float):
+                raise FieldProblem(str(name), f"{content!r} must be text; put quotes around it")
+        return {name: str(content) for name, content in value.items()}
+
+    @model_validator(mode="after")
+    def _memory_on_cpu(self) -> Self:
+        if self.memory_gib is not None and self.device != "cpu":
+            raise FieldProblem(
+                "memory_gib", f"{self.memory_gib:g} is for `device: cpu`; on a gpu set flags.{MEMORY_FLAG}"
+            )
+        return self
+
+
+class SpaceFile(BaseModel):
+    """One space file, checked."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = Field(
+        pattern=r"^[a-z0-9][a-z0-9._-]*$",
+        max_length=60,
+        description="Small letters, digits, dots, dashes; the study is called so unless told otherwise.",
+    )
+    description: str = Field(default="", description="What the space is for, in a sentence.")
+    model: str = Field(min_length=1, description="Bundled shape, local directory (relative to this file), or hub id.")
+    engine: EngineSection = Field(default_factory=EngineSection, description="How every engine is launched.")
+    parameters: dict[str, Parameter] = Field(min_length=1, description="What is searched, by name.")
+    rules: tuple[str, ...] = Field(default=(), description="Comparisons that every proposal meets.")
+    workload: Workload = Field(description="The traffic under which is measured.")
+    objective: str = Field(default="throughput", description="What is driven up or down.")
+    slos: tuple[str, ...] = Field(default=(), description="Limits, such as p99_e2e_ms=800 or p99_e2e<=1.0x.")
+    baseline: str | None = Field(default=None, description="The serve command in use today.")
+    trials: int = Field(
+        default=20,
+        strict=True,
+        ge=MINIMUM_TRIALS,
+        description="Trials of a study; baseline and defaults are the first two.",
+    )
+    _origin: str = PrivateAttr(default="space")
+    _folder: Path | None = PrivateAttr(default=None)
+
+    @field_validator("objective")
+    @classmethod
+    def _known_objective(cls, value: str) -> str:
+        if value not in OBJECTIVES:
+            raise ValueError(
+                f"{value!r} is not known{nearest(value, list(OBJECTIVES))}; allowed: {', '.join(OBJECTIVES)}"
+            )
+        return value
+
+    @field_validator("parameters", mode="before")
+    @classmethod
+    def _plain_names(cls, value: object) -> object:
+        for name in value if isinstance(value, dict) else ():
+            if not str(name).replace("-", "").replace("_", "").replace(".", "").isalnum():
+                raise FieldProblem(str(name), "a name has letters, digits, dashes, dots and underscores only")
+        return value
+
+    @property
+    def origin(self) -> str:
+        """The file, as messages call it."""
+        return self._origin
+
+    @property
+    def folder(self) -> Path | None:
+        """Where the file lies; relative model paths begin there."""
+        return self._folder
+
+    @classmethod
+    def from_data(cls, data: dict[str, object], *, origin: str, folder: Path | None = None) -> SpaceFile:
+        """Checks what a file holds, down to rules, limits, baseline and model.
+
+        Raises:
+            InputError: With file, key and value of everything that is wrong with the shape, or of the first thing
+                that does not fit together.
+        """
+        try:
+            space = cls.model_validate(data)
+        except ValidationError as error:
+            raise input_error(error, model=cls, data=data, origin=origin) from None
+        space._origin, space._folder = origin, folder
+        searched = space.search_space()
+        space._check_fixed_flags(searched)
+        space._check_rules(searched)
+        space.parsed_slos()
+        space.parsed_baseline()
+        space.model_source()
+        return space
+
+    def search_space(self) -> SearchSpace:
+        """The parameters and rules as the search uses them."""
+        rules = []
+        for index, text in enumerate(self.rules):
+            try:
+                rules.append(Rule.parse(text))
+            except InputError as error:
+                raise InputError(f"{self.origin}: rules.{index}: {error.message}", hint=error.hint) from None
+        try:
+            return SearchSpace(self.parameters, tuple(rules))
+        except InputError as error:
+            raise InputError(f"{self.origin}: {error.message}", hint=error.hint) from None
+
+    def fixed_flags(self) -> dict[str, FlagValue]:
+        """The engine's fixed flags, dotted ones merged."""
+        return merge_flags({}, {name: value for name, value in self.engine.flags.items() if value is not None})
+
+    def parsed_slos(self) -> tuple[Slo, ...]:
+        """The limits."""
+        slos = [parse_slo(text, origin=f"{self.origin}: slos.{index}") for index, text in enumerate(self.slos)]
+        check_slos(slos, origin=f"{self.origin}: slos")
+        return tuple(slos)
+
+    def parsed_baseline(self) -> ServeCommand | None:
+        """The serve command in use today, or None when the space names none."""
+        return None if self.baseline is None else parse_serve_command(self.baseline, origin=f"{self.origin}: baseline")
+
+    def model_source(self) -> ModelSource:
+        """Where the space's own model lies."""
+        return resolve_model(self.model, origin=f"{self.origin}: model", base_dir=self.folder)
+
+    def _check_fixed_flags(self, searched: SearchSpace) -> None:
+        for fixed in leaf_flags(self.fixed_flags()):
+            for name, parameter in searched.parameters.items():
+                if any(overlap(fixed, flag) for flag in parameter.flag_names(name)):
+                    raise InputError(
+                        f"{self.origin}: engine.flags.{fixed}: parameter {name} searches this flag",
+                        hint="fix it or search it, not both",
+                    )
+
+    def _check_rules(self, searched: SearchSpace) -> None:
+        """A rule about a flag that nothing sets would hold for ever, and is a slip of the pen."""
+        known = [flag for name, parameter in searched.parameters.items() for flag in parameter.flag_names(name)]
+        known += leaf_flags(self.fixed_flags())
+        if self.engine.memory_gib is not None:
+            known.append(MEMORY_FLAG)
+        for index, rule in enumerate(searched.rules):
+            for flag in rule.flags:
+                if flag not in known:
+                    raise InputError(
+                        f"{self.origin}: rules.{index}: nothing in the space sets the flag {flag!r}"
+                        f"{nearest(flag, known)}",
+                        hint=f"flags that are set: {', '.join(known)}",
+                    )
+
+
+def built_in_spaces() -> list[SpaceFile]:
+    """The spaces that come with the package, by name."""
+    return [load_space(name) for name in _built_in_names()]
+
+
+def load_space(name_or_path: str) -> SpaceFile:
+    """Reads a space by the name of a built-in one or the path of a YAML file.
+
+    Raises:
+        InputError: There is no such space, or its file is wrong.
+    """
+    names = _built_in_names()
+    if name_or_path in names:
+        path = package_folder("builtin") / f"{name_or_path}.yaml"
+        return SpaceFile.from_data(read_yaml(path, origin=path.name), origin=path.name, folder=path.parent)
+    path = Path(name_or_path).expanduser()
+    looks_like_path = "/" in name_or_path or path.suffix in (".yaml", ".yml")
+    if not looks_like_path and not path.is_file():
+        raise InputError(
+            f"there is no space {name_or_path!r}{nearest(name_or_path, names)}",
+            hint=f"built-in: {', '.join(names)}; or give the path of a YAML file",
+        )
+    return SpaceFile.from_data(read_yaml(path, origin=str(path)), origin=str(path), folder=path.parent)
+
+
+def _built_in_names() -> list[str]:
+    return sorted(path.stem for path in package_folder("builtin").glob("*.yaml"))

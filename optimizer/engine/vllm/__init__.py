@@ -1,0 +1,1 @@
+"""vLLM as a process: argv, environment, readiness, log facts, failures."""

@@ -1,0 +1,1 @@
+"""Scripts that the engine's own Python runs. Only here are `vllm` and `torch` imported; nothing here imports us."""

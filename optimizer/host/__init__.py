@@ -1,0 +1,1 @@
+"""The machine: processes, ports, CPUs, memory, files. Knows nothing of engines or studies."""

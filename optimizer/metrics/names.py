@@ -1,0 +1,72 @@
+"""Every metric of a measurement: its name, unit, meaning, and which way is better."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Better = Literal["higher", "lower"]
+
+LATENCIES = {
+    "ttft": "Time to first token, from the scheduled start",
+    "tpot": "Mean time per output token after the first, of each request",
+    "itl": "Gap between two tokens of one request",
+    "e2e": "Time from the scheduled start to the last token",
+}
+"""Latency to description."""
+
+STATISTICS: dict[str, float | None] = {"mean": None, "p50": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0, "p99.9": 99.9}
+"""Name of a statistic to its percentile; None for the mean."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric.
+
+    Attributes:
+        unit: As printed after the value; empty for a plain number.
+        description: What it is, in a few words.
+        better: Which way is better; None where neither is.
+    """
+
+    unit: str
+    description: str
+    better: Better | None
+
+
+def _latency_metrics() -> dict[str, Metric]:
+    return {
+        f"{statistic}_{latency}_ms": Metric("ms", f"{words}: {_spoken(statistic)} of the successful requests", "lower")
+        for latency, words in LATENCIES.items()
+        for statistic in STATISTICS
+    }
+
+
+def _spoken(statistic: str) -> str:
+    return "mean" if statistic == "mean" else f"{statistic.removeprefix('p')}th percentile"
+
+
+METRICS: dict[str, Metric] = {
+    "output_tokens_per_s": Metric("tok/s", "Output tokens that arrived in the window", "higher"),
+    "total_tokens_per_s": Metric("tok/s", "The same, plus the prompts of the requests counted in it", "higher"),
+    "requests_per_s": Metric("req/s", "Requests that ended well in the window", "higher"),
+    **_latency_metrics(),
+    "error_rate": Metric("", "Share of the counted requests that failed", "lower"),
+    "requests_counted": Metric("", "Requests scheduled in the window", None),
+    "window_s": Metric("s", "Length of the measuring window", None),
+    "preemptions": Metric("", "Requests thrown out of the KV cache and recomputed", "lower"),
+    "prefix_cache_hit_rate": Metric("", "Share of prompt tokens looked up that the prefix cache held", "higher"),
+    "spec_acceptance_rate": Metric("", "Share of drafted tokens that were accepted", "higher"),
+    "kv_cache_usage_mean": Metric("", "Share of the KV cache in use, mean", None),
+    "kv_cache_usage_max": Metric("", "Share of the KV cache in use, largest sample", None),
+    "running_mean": Metric("", "Requests in the running batch, mean", None),
+    "running_max": Metric("", "Requests in the running batch, largest sample", None),
+    "waiting_mean": Metric("", "Requests queued in the engine, mean", "lower"),
+    "waiting_max": Metric("", "Requests queued in the engine, largest sample", "lower"),
+    "kv_cache_tokens": Metric("tok", "Size of the KV cache", "higher"),
+    "engine_cpu_cores": Metric("cores", "CPU time of the engine per second", "lower"),
+    "client_cpu_cores": Metric("cores", "CPU time of the load generator per second", "lower"),
+    "engine_rss_bytes": Metric("B", "Resident memory of the engine's processes, shared pages counted in each", "lower"),
+    "client_lag_p99_ms": Metric("ms", "Delay of the load generator's own event loop, 99th percentile", "lower"),
+}
+"""Every metric by name, in the order of tables."""

@@ -1,0 +1,192 @@
+"""What a study ends with: the best against the baseline, the flags to copy, and where everything lies."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from optimizer.core.record import StudyRecord, TrialRecord, best_trial
+from optimizer.core.scoring import Constraint
+from optimizer.core.trial import TrialRole, TrialState
+from optimizer.report.changes import baseline_of, trial_changes
+from optimizer.report.commands import StudyCommands
+from optimizer.report.export import launch_flags
+from optimizer.report.layout import copyable, heading, labelled, plain_table
+from optimizer.report.nearest import NearestMiss, binding_limit, nearest_miss
+from optimizer.report.wording import MISSING, change, limit_text, metric_label, metric_value, table_value, value_text
+
+_SHOWN_METRICS = (
+    "p99_e2e_ms",
+    "p99_ttft_ms",
+    "p99_tpot_ms",
+    "p99_itl_ms",
+    "preemptions",
+    "prefix_cache_hit_rate",
+    "spec_acceptance_rate",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """All that the closing report tells.
+
+    Attributes:
+        total_trials: How many the study was to have.
+        out_of_time: The time budget ended the run before that.
+        storage_display: Where the record lies, password hidden.
+        record_folder: Where the engine logs and request samples lie.
+    """
+
+    study: StudyRecord
+    trials: list[TrialRecord]
+    total_trials: int
+    out_of_time: bool
+    storage_display: str
+    record_folder: Path
+    commands: StudyCommands
+
+    @property
+    def best(self) -> TrialRecord | None:
+        """The best feasible trial."""
+        return best_trial(self.trials, maximise=self.study.maximise)
+
+    @property
+    def done(self) -> int:
+        """Trials that ended."""
+        return sum(trial.state.is_final for trial in self.trials)
+
+
+def print_closing(console: Console, closing: Closing) -> None:
+    """Prints the report; it says the same whether or not the console is a terminal."""
+    heading(console, f"study {closing.study.name}: {closing.done} of {closing.total_trials} trials")
+    console.print(Text(states_text(closing.trials)))
+    console.print(_comparison(closing))
+    best = closing.best
+    if best is None:
+        _print_nothing_feasible(console, closing)
+    else:
+        _print_best(console, closing, best)
+    _print_places(console, closing, best)
+
+
+def states_text(trials: list[TrialRecord]) -> str:
+    """How many trials ended in each state, and what the failed ones died of."""
+    counts = Counter(trial.state for trial in trials)
+    kinds = Counter(trial.failure.kind.value for trial in trials if trial.state is TrialState.FAILED and trial.failure)
+    causes = {TrialState.FAILED: ", ".join(f"{kind} {count}x" for kind, count in kinds.most_common())}
+    parts = []
+    for state in TrialState:
+        if counts[state]:
+            cause = causes.get(state)
+            parts.append(f"{counts[state]} {state}" + (f" ({cause})" if cause else ""))
+    return ", ".join(parts) or "no trials"
+
+
+def _comparison(closing: Closing) -> Table:
+    columns = _columns(closing)
+    limits = _limits(closing)
+    table = plain_table("", *(title for title, _ in columns))
+    baseline = baseline_of(closing.trials)
+    reference = None if baseline is None else baseline.value
+    shown = [trial for _, trial in columns]
+    table.add_row("state", *(trial.state.value for trial in shown))
+    objective = closing.study.objective
+    table.add_row(metric_label(objective), *(table_value(objective, trial.value) for trial in shown))
+    table.add_row("vs baseline", *(MISSING if t is baseline else change(t.value, reference) for t in shown))
+    for name in _metric_rows(limits, shown, objective):
+        cap = f" <= {metric_value(name, limits[name].limit)}" if name in limits else ""
+        table.add_row(metric_label(name) + cap, *(table_value(name, _observed(trial, name)) for trial in shown))
+    return table
+
+
+def _columns(closing: Closing) -> list[tuple[str, TrialRecord]]:
+    """Best, baseline and default, each with its title; a trial that is two of them stands once."""
+    titles: dict[int, list[str]] = {}
+    chosen: dict[int, TrialRecord] = {}
+    default = next((trial for trial in closing.trials if trial.role is TrialRole.DEFAULT), None)
+    for title, trial in (("best", closing.best), ("baseline", baseline_of(closing.trials)), ("defaults", default)):
+        if trial is not None:
+            titles.setdefault(trial.number, []).append(title)
+            chosen[trial.number] = trial
+    return [(f"{' = '.join(titles[n])} #{n}", trial) for n, trial in chosen.items()]
+
+
+def _limits(closing: Closing) -> dict[str, Constraint]:
+    scored = [trial.score for trial in closing.trials if trial.score is not None and trial.score.constraints]
+    return {constraint.name: constraint for constraint in scored[-1].constraints} if scored else {}
+
+
+def _metric_rows(limits: dict[str, Constraint], trials: list[TrialRecord], objective: str) -> list[str]:
+    """Limited metrics first, then the usual ones that at least one of the trials has a figure for."""
+    usual = [name for name in _SHOWN_METRICS if any(_is_figure(trial.metrics.get(name)) for trial in trials)]
+    return [name for name in dict.fromkeys((*limits, *usual)) if name != objective or name in limits]
+
+
+def _is_figure(value: float | None) -> bool:
+    return value is not None and math.isfinite(value)
+
+
+def _observed(trial: TrialRecord, name: str) -> float | None:
+    constraints = () if trial.score is None else trial.score.constraints
+    judged = next((constraint.observed for constraint in constraints if constraint.name == name), None)
+    return trial.metrics.get(name) if judged is None else judged
+
+
+def _print_best(console: Console, closing: Closing, best: TrialRecord) -> None:
+    baseline = baseline_of(closing.trials)
+    if best.role is TrialRole.BASELINE:
+        console.print(Text("Nothing better than the baseline was found: your flags are the best that was tried."))
+    elif baseline is None or baseline.value is None:
+        console.print(Text(f"Best: #{best.number}. The baseline has no measurement to compare it with."))
+    else:
+        console.print(_gain(best, baseline))
+    if best.config is not None:
+        heading(console, f"flags of #{best.number}")
+        copyable(console, shlex.join(launch_flags(best.config)))
+
+
+def _gain(best: TrialRecord, baseline: TrialRecord) -> Text:
+    text = "" if best.score is None else f"Best: #{best.number}, {value_text(best.score, baseline.value)} vs baseline. "
+    if baseline.state is not TrialState.FEASIBLE:
+        text += f"The baseline itself is {baseline.state}: it does not meet the limits. "
+    return Text(text + "One run each: the difference is not yet confirmed by re-measurement.")
+
+
+def _print_nothing_feasible(console: Console, closing: Closing) -> None:
+    console.print(Text("No trial met the limits.", style="bold yellow"))
+    binding = binding_limit(closing.trials)
+    if binding is not None:
+        name, broken, judged = binding
+        share = f"{broken} of {judged} measured trials"
+        console.print(Text(f"The limit that binds: {metric_label(name)}, not met by {share}."))
+    miss = nearest_miss(closing.trials)
+    if miss is None:
+        console.print(Text("No trial was measured, so no limit can be said to bind."))
+        return
+    console.print(Text(_miss_text(miss)))
+    console.print(Text(f"Its changes: {trial_changes(miss.trial, baseline_of(closing.trials))}"))
+
+
+def _miss_text(miss: NearestMiss) -> str:
+    told = ", ".join(limit_text(constraint) for constraint in miss.not_met)
+    over = f"{miss.excess_percent:.1f} % over its worst limit" if miss.excess_percent else "too close to call"
+    return f"Nearest: #{miss.trial.number} ({miss.trial.state}), {told}; {over}."
+
+
+def _print_places(console: Console, closing: Closing, best: TrialRecord | None) -> None:
+    commands = closing.commands
+    heading(console, "next")
+    if closing.out_of_time and commands.resume is not None:
+        console.print(Text("The time budget is used up. Go on with:"))
+        copyable(console, f"  {commands.resume}")
+    rows = [("record", closing.storage_display), ("logs", str(closing.record_folder))]
+    if best is not None:
+        rows = [("export", commands.export()), ("details", commands.show(best.number)), *rows]
+    labelled(console, [*rows, ("dashboard", commands.dashboard())])

@@ -1,0 +1,148 @@
+"""The JSON that scripts rely on: its keys change only with a major version."""
+
+from __future__ import annotations
+
+import math
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+
+from optimizer.core.engine_config import EngineConfig
+from optimizer.core.failure import Failure
+from optimizer.core.record import ParamValue, StudyRecord, TrialRecord, best_trial
+from optimizer.report.changes import baseline_of
+from optimizer.report.export import command_argv, exported_env, exported_flags, improvement
+from optimizer.report.secrets import hide_secrets
+
+ALWAYS_PRESENT_METRICS = (
+    "output_tokens_per_s",
+    "p99_e2e_ms",
+    "p99_ttft_ms",
+    "p99_tpot_ms",
+    "p99_itl_ms",
+    "preemptions",
+)
+"""Keys of every trial's `metrics`, null where there is no figure; others follow as measured."""
+
+
+class _View(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class StudySummary(_View):
+    """One study in `status --json`."""
+
+    study: str = Field(description="Name of the study.")
+    trials: int = Field(description="Number of trials in the record, whatever their state.")
+    best: int | None = Field(description="Number of the best feasible trial; null when there is none.")
+
+
+class StudyList(_View):
+    """`status --json`."""
+
+    studies: list[StudySummary] = Field(description="Every study of the history.")
+
+
+class FailureView(_View):
+    """Why a trial has no measurement."""
+
+    kind: str = Field(description="What went wrong, such as `kv_cache_too_small`.")
+    stage: str = Field(description="Where in the trial: launching, warming_up, measuring or stopping.")
+    blame: str = Field(description="`config` or `host`.")
+    evidence: list[str] = Field(description="Lines that tell it, most telling first.")
+
+
+class TrialView(_View):
+    """One trial in `status --study N --json`."""
+
+    number: int = Field(description="0 is the baseline, 1 the defaults.")
+    role: str = Field(description="baseline, default, search or confirm.")
+    state: str = Field(description="What became of it.")
+    params: dict[str, ParamValue | None] = Field(description="Searched parameters that it sets.")
+    value: float | None = Field(description="The objective's value; null without a measurement.")
+    verdict: str | None = Field(description="feasible, infeasible or undecided; null without a measurement.")
+    metrics: dict[str, float | None] = Field(description="Metric name to value, null where there is none.")
+    failure: FailureView | None = Field(description="Null when it did not fail.")
+
+
+class StudyView(_View):
+    """`status --study N --json`."""
+
+    study: str = Field(description="Name of the study.")
+    best: int | None = Field(description="Number of the best feasible trial; null when there is none.")
+    trials: list[TrialView] = Field(description="Every trial, by number.")
+
+
+class ExportView(_View):
+    """`export --format json`."""
+
+    argv: list[str] = Field(description="The command that starts the setting.")
+    flags: dict[str, JsonValue] = Field(description="Flag name, without dashes, to value.")
+    env: dict[str, str] = Field(description="Variables the setting needs.")
+    trial: int = Field(description="Number of the trial.")
+    value: float | None = Field(description="The objective's value.")
+    baseline_value: float | None = Field(description="The baseline's value; null when it was not measured.")
+    improvement: float | None = Field(description="How many times better than the baseline: above 1 is better.")
+
+
+def study_list(studies: list[tuple[StudyRecord, list[TrialRecord]]]) -> StudyList:
+    """Every study with its best."""
+    return StudyList(
+        studies=[StudySummary(study=s.name, trials=len(t), best=_best_number(s, t)) for s, t in studies],
+    )
+
+
+def study_view(study: StudyRecord, trials: list[TrialRecord]) -> StudyView:
+    """A study and its trials."""
+    return StudyView(study=study.name, best=_best_number(study, trials), trials=[trial_view(t) for t in trials])
+
+
+def trial_view(trial: TrialRecord) -> TrialView:
+    """A trial as listed with its study."""
+    metrics = {name: trial.metrics.get(name) for name in ALWAYS_PRESENT_METRICS} | dict(trial.metrics)
+    return TrialView(
+        number=trial.number,
+        role=trial.role.value,
+        state=trial.state.value,
+        params={name: _finite_param(value) for name, value in trial.params.items()},
+        value=finite(trial.value),
+        verdict=None if trial.score is None else trial.score.verdict.value,
+        metrics={name: finite(value) for name, value in metrics.items()},
+        failure=None if trial.failure is None else _failure_view(trial.failure),
+    )
+
+
+def export_view(study: StudyRecord, trials: list[TrialRecord], trial: TrialRecord, config: EngineConfig) -> ExportView:
+    """A trial's setting, and what it is worth."""
+    baseline = baseline_of(trials)
+    return ExportView(
+        argv=command_argv(trial, config),
+        flags=dict(exported_flags(config)),
+        env=exported_env(config),
+        trial=trial.number,
+        value=finite(trial.value),
+        baseline_value=None if baseline is None else finite(baseline.value),
+        improvement=finite(improvement(study, trial, trials)),
+    )
+
+
+def finite(value: float | None) -> float | None:
+    """The value, or None for one that JSON cannot hold."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _finite_param(value: ParamValue) -> ParamValue | None:
+    return finite(value) if isinstance(value, float) else value
+
+
+def _failure_view(failure: Failure) -> FailureView:
+    return FailureView(
+        kind=failure.kind.value,
+        stage=failure.stage.value,
+        blame=failure.blame.value,
+        evidence=[hide_secrets(line) for line in failure.evidence],
+    )
+
+
+def _best_number(study: StudyRecord, trials: list[TrialRecord]) -> int | None:
+    best = best_trial(trials, maximise=study.maximise)
+    return None if best is None else best.number

@@ -1,0 +1,74 @@
+"""Markdown notes that the dashboard shows beside a trial and a study."""
+
+from __future__ import annotations
+
+import shlex
+
+from optimizer.core.record import StudyRecord, TrialRecord, best_trial
+from optimizer.engine.vllm.argv import flag_words
+from optimizer.report.changes import baseline_of, trial_changes
+from optimizer.report.closing import states_text
+from optimizer.report.export import exported_flags, launch_flags
+from optimizer.report.secrets import hide_secrets
+from optimizer.report.wording import (
+    change,
+    duration,
+    failure_text,
+    interval_text,
+    limit_text,
+    metric_label,
+    stage_name,
+    table_value,
+)
+
+
+def note_of(trial: TrialRecord) -> str:
+    """A trial as Markdown: what became of it, its limits, metrics, flags, times, and where its log lies."""
+    parts = [f"**{trial.role}, {trial.state}**", *(hide_secrets(note) for note in trial.notes)]
+    if trial.failure is not None:
+        parts.append(f"Failed: {hide_secrets(failure_text(trial.failure))}")
+        parts += _code([hide_secrets(line) for line in trial.failure.evidence])
+    if trial.score is not None:
+        parts.append(f"{metric_label(trial.score.metric)}: **{table_value(trial.score.metric, trial.score.value)}**")
+        limits = [f"- {limit_text(c)} (95 % interval: {interval_text(c)})" for c in trial.score.constraints]
+        parts += ["\n".join(limits)] if limits else []
+    if trial.metrics:
+        rows = [f"| {metric_label(name)} | {table_value(name, value)} |" for name, value in trial.metrics.items()]
+        parts.append("\n".join(["| metric | value |", "|---|---|", *rows]))
+    if trial.config is not None:
+        flags = exported_flags(trial.config)
+        parts += _code([shlex.join(flag_words({name: value})) for name, value in flags.items()])
+    if trial.attempts:
+        last = trial.attempts[-1]
+        stages = ", ".join(f"{stage_name(timing.stage)} {duration(timing.duration_s)}" for timing in last.stages)
+        parts.append(f"Attempt {last.number}: {stages or 'no stage entered'}. Log and samples: `{last.folder}`")
+    return "\n\n".join(parts)
+
+
+def study_note(study: StudyRecord, trials: list[TrialRecord]) -> str:
+    """A study as Markdown: how its trials ended, and its best against the baseline with the flags to copy."""
+    parts = [f"**{study.name}**: {states_text(trials)}"]
+    best = best_trial(trials, maximise=study.maximise)
+    baseline = baseline_of(trials)
+    if best is None:
+        parts.append("No trial is feasible yet.")
+    else:
+        worth = table_value(study.objective, best.value)
+        against = ""
+        if baseline is not None and baseline.number != best.number and baseline.value is not None:
+            against = f", {change(best.value, baseline.value)} vs baseline"
+        parts.append(f"Best feasible trial: **#{best.number}**, {metric_label(study.objective)} {worth}{against}")
+        parts.append(f"Changes: `{trial_changes(best, baseline)}`")
+        parts += [] if best.config is None else _code([shlex.join(launch_flags(best.config))])
+    versions = ", ".join(f"{name} {version}" for name, version in study.versions.items())
+    return "\n\n".join([*parts, *([f"Measured with {versions}."] if versions else [])])
+
+
+def _code(lines: list[str]) -> list[str]:
+    """A fenced block; its fence is longer than any run of backticks inside, so that no line can end it."""
+    if not lines:
+        return []
+    fence = "```"
+    while any(fence in line for line in lines):
+        fence += "`"
+    return ["\n".join([fence, *lines, fence])]

@@ -1,0 +1,162 @@
+"""`show --json`: one trial in full."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+
+from optimizer.core.failure import Failure
+from optimizer.core.record import AttemptRecord, TrialRecord
+from optimizer.core.scoring import Score
+from optimizer.report.export import exported_env, exported_flags
+from optimizer.report.json_view import FailureView, TrialView, finite, trial_view
+from optimizer.report.secrets import hide_argument_secrets, hide_secrets
+
+
+class _View(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ConfigView(_View):
+    """What was launched."""
+
+    engine: str = Field(description="Name of the engine.")
+    model: str = Field(description="Path or hub id of the model.")
+    flags: dict[str, JsonValue] = Field(description="Flag name, without dashes, to value.")
+    env: dict[str, str] = Field(description="Variables set on top of the inherited ones.")
+    fingerprint: str = Field(description="Equal for equal settings.")
+
+
+class LimitView(_View):
+    """One limit against the measurement."""
+
+    name: str = Field(description="The limited metric.")
+    limit: float = Field(description="Its limit, in the metric's unit.")
+    observed: float | None = Field(description="What was measured.")
+    low: float | None = Field(description="Lower end of the 95 % interval; null when unbounded.")
+    high: float | None = Field(description="Upper end of the 95 % interval; null when unbounded.")
+    violation: float | None = Field(description="log(observed / limit).")
+    verdict: str = Field(description="feasible, infeasible or undecided.")
+
+
+class ScoreView(_View):
+    """What the measurement is worth."""
+
+    metric: str = Field(description="The objective's metric.")
+    maximise: bool = Field(description="Whether more is better.")
+    limits: list[LimitView] = Field(description="One per limit.")
+
+
+class FailureDetail(FailureView):
+    """A failure with all that is known of it."""
+
+    detail: str = Field(description="One sentence.")
+    exit_code: int | None = Field(description="The engine's exit status, negative for a signal.")
+    violation: float | None = Field(description="How far the setting is from working.")
+    retryable: bool = Field(description="Whether another attempt may end otherwise.")
+
+
+class StageView(_View):
+    """One stage of an attempt."""
+
+    stage: str = Field(description="launching, warming_up, measuring or stopping.")
+    started_at: datetime = Field(description="UTC.")
+    duration_s: float | None = Field(description="Seconds; null while it lasts.")
+
+
+class AttemptView(_View):
+    """One try at the trial."""
+
+    number: int = Field(description="1 is the first.")
+    host: str = Field(description="Where it ran.")
+    pid: int = Field(description="The optimizer's process.")
+    started_at: datetime = Field(description="UTC.")
+    ended_at: datetime | None = Field(description="UTC; null while it runs or when its owner died.")
+    folder: str = Field(description="Where engine log and request samples lie.")
+    argv: list[str] = Field(description="How the engine was started, without API key.")
+    stages: list[StageView] = Field(description="In the order they were entered.")
+    failure: FailureDetail | None = Field(description="Why it failed.")
+
+
+class TrialDetail(TrialView):
+    """`show TRIAL --json`."""
+
+    study: str = Field(description="Name of the study.")
+    config: ConfigView | None = Field(description="Null when it was never launched.")
+    score: ScoreView | None = Field(description="Null without a measurement.")
+    failure: FailureDetail | None = Field(description="Null when it did not fail.")
+    attempts: list[AttemptView] = Field(description="Every try, in order.")
+    notes: list[str] = Field(description="Remarks for a person.")
+
+
+def trial_detail(trial: TrialRecord) -> TrialDetail:
+    """All that is known of a trial, without secrets and without numbers that JSON cannot hold."""
+    return TrialDetail(
+        **trial_view(trial).model_dump(exclude={"failure"}),
+        study=trial.study,
+        config=_config_view(trial),
+        score=None if trial.score is None else _score_view(trial.score),
+        failure=None if trial.failure is None else _failure_detail(trial.failure),
+        attempts=[_attempt_view(attempt) for attempt in trial.attempts],
+        notes=[hide_secrets(note) for note in trial.notes],
+    )
+
+
+def _config_view(trial: TrialRecord) -> ConfigView | None:
+    config = trial.config
+    if config is None:
+        return None
+    return ConfigView(
+        engine=config.engine,
+        model=config.model,
+        flags=dict(exported_flags(config)),
+        env=exported_env(config),
+        fingerprint=config.fingerprint,
+    )
+
+
+def _score_view(score: Score) -> ScoreView:
+    limits = [
+        LimitView(
+            name=constraint.name,
+            limit=constraint.limit,
+            observed=finite(constraint.observed),
+            low=finite(constraint.low),
+            high=finite(constraint.high),
+            violation=finite(constraint.violation),
+            verdict=constraint.verdict.value,
+        )
+        for constraint in score.constraints
+    ]
+    return ScoreView(metric=score.metric, maximise=score.maximise, limits=limits)
+
+
+def _failure_detail(failure: Failure) -> FailureDetail:
+    return FailureDetail(
+        kind=failure.kind.value,
+        stage=failure.stage.value,
+        blame=failure.blame.value,
+        evidence=[hide_secrets(line) for line in failure.evidence],
+        detail=hide_secrets(failure.detail),
+        exit_code=failure.exit_code,
+        violation=finite(failure.violation),
+        retryable=failure.retryable,
+    )
+
+
+def _attempt_view(attempt: AttemptRecord) -> AttemptView:
+    return AttemptView(
+        number=attempt.number,
+        host=attempt.owner.host,
+        pid=attempt.owner.pid,
+        started_at=attempt.started_at,
+        ended_at=attempt.ended_at,
+        folder=attempt.folder,
+        argv=hide_argument_secrets(attempt.argv),
+        stages=[
+            StageView(stage=timing.stage.value, started_at=timing.started_at, duration_s=finite(timing.duration_s))
+            for timing in attempt.stages
+        ],
+        failure=None if attempt.failure is None else _failure_detail(attempt.failure),
+    )

@@ -1,0 +1,141 @@
+"""The search as an ordinary Optuna study: ask for a proposal, tell what became of it.
+
+Optuna's trial states are derived from ours here and nowhere else:
+
+    feasible, infeasible     COMPLETE with the value and one constraint per limit
+    undecided                COMPLETE, and the constraint `undecided` is violated, so that it is never Optuna's best
+    failed (blame CONFIG)    PRUNED with the constraint `crash` violated by the graded violation
+    rejected                 PRUNED with the constraint `crash` violated
+    dominated                PRUNED with its constraints
+    running, interrupted     RUNNING: it will be tried again under its number
+
+A crash is never told as FAIL: samplers ignore FAIL and propose the same region again.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping
+
+import optuna
+from optuna.exceptions import ExperimentalWarning
+from optuna.storages import BaseStorage
+from optuna.trial import FrozenTrial, Trial, TrialState
+
+from optimizer.core import record
+from optimizer.core.record import ParamValue, TrialRecord
+from optimizer.core.scoring import Verdict
+from optimizer.core.trial import TrialState as State
+from optimizer.tuning.distributions import suggest
+from optimizer.tuning.rule_keeping_sampler import RuleKeepingSampler
+
+_CRASH = "crash"
+_UNDECIDED = "undecided"
+_SMALL_VIOLATION = 0.01
+_MAX_VIOLATION = 1.5
+"""log(observed / limit) beyond 1.5 (4.5 times the limit) says no more than 'far over'."""
+_ATTR_METRICS = ("p99_e2e_ms", "p99_ttft_ms", "p99_tpot_ms", "preemptions", "prefix_cache_hit_rate")
+
+
+class OptunaSearch:
+    """One Optuna study, driven by ask and tell.
+
+    Args:
+        storage: Where Optuna keeps it; None keeps it in memory.
+        name: Study name.
+        metric: Name of the objective's metric, shown by the dashboard.
+        maximise: Direction.
+        sampler: Proposes.
+    """
+
+    def __init__(
+        self, storage: BaseStorage | None, name: str, *, metric: str, maximise: bool, sampler: RuleKeepingSampler
+    ) -> None:
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self._sampler = sampler
+        self._study = optuna.create_study(
+            storage=storage,
+            study_name=name,
+            direction="maximize" if maximise else "minimize",
+            sampler=sampler,
+            load_if_exists=True,
+        )
+        if self._study.metric_names is None:
+            with warnings.catch_warnings():
+                # The dashboard names axes and columns with it; without it they read `Objective`.
+                warnings.simplefilter("ignore", ExperimentalWarning)
+                self._study.set_metric_names([metric])
+
+    def __len__(self) -> int:
+        """How many trials Optuna knows, whatever their state."""
+        return len(self._study.get_trials(deepcopy=False))
+
+    def open_numbers(self) -> list[int]:
+        """Numbers of the trials that were asked for and not yet told."""
+        return [t.number for t in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))]
+
+    def ask(self) -> tuple[int, dict[str, ParamValue]]:
+        """Open the next trial. Returns its number and its parameters, only the active ones."""
+        trial = self._study.ask()
+        return trial.number, self._suggest(trial)
+
+    def ask_again(self, number: int) -> dict[str, ParamValue]:
+        """The parameters of a trial that was asked for before; completes one whose asking was cut short."""
+        return self._suggest(Trial(self._study, self._frozen(number)._trial_id))
+
+    def tell(self, trial: TrialRecord) -> None:
+        """Tell a final trial. Told twice, the second is ignored: a resume repairs a crash between record and tell."""
+        frozen = self._frozen(trial.number)
+        if frozen.state.is_finished():
+            return
+        live = Trial(self._study, frozen._trial_id)
+        for key, attr in _user_attrs(trial).items():
+            live.set_user_attr(key, attr)
+        known = frozen.constraints
+        for key, violation in sorted(_constraints(trial).items()):
+            if key not in known:
+                live.set_constraint(key, violation)
+        state, value = _optuna_state(trial)
+        self._study.tell(trial.number, values=value, state=state)
+
+    def _suggest(self, trial: Trial) -> dict[str, ParamValue]:
+        parameters = self._sampler.parameters
+        return {name: suggest(trial, name, parameters[name]) for name in trial.relative_params}
+
+    def _frozen(self, number: int) -> FrozenTrial:
+        return self._study.get_trials(deepcopy=False)[number]
+
+
+def _optuna_state(trial: TrialRecord) -> tuple[TrialState, float | None]:
+    if trial.state in (State.FEASIBLE, State.INFEASIBLE, State.UNDECIDED) and trial.value is not None:
+        return TrialState.COMPLETE, trial.value
+    return TrialState.PRUNED, None
+
+
+def _constraints(trial: TrialRecord) -> Mapping[str, float]:
+    if trial.state in (State.FAILED, State.REJECTED):
+        graded = trial.failure.violation if trial.failure is not None else None
+        return {_CRASH: _clip(graded) if graded is not None and graded > 0 else 1.0}
+    values = {_CRASH: -1.0, _UNDECIDED: -1.0}
+    if trial.score is not None:
+        values |= {c.name: _clip(c.violation if c.violation is not None else 0.0) for c in trial.score.constraints}
+        if trial.score.verdict is Verdict.UNDECIDED:
+            values[_UNDECIDED] = _SMALL_VIOLATION
+    return values
+
+
+def _clip(violation: float) -> float:
+    return math.copysign(min(abs(violation), _MAX_VIOLATION), violation)
+
+
+def _user_attrs(trial: TrialRecord) -> dict[str, record.ParamValue]:
+    """Short columns for the dashboard's table."""
+    attrs: dict[str, record.ParamValue] = {"state": trial.state.value, "role": trial.role.value}
+    if trial.failure is not None:
+        attrs["failure"] = trial.failure.kind.value
+    for name in _ATTR_METRICS:
+        value = trial.metrics.get(name)
+        if value is not None:
+            attrs[name] = round(value, 3)
+    return attrs

@@ -1,0 +1,210 @@
+"""The loop of a study: adopt what was interrupted, then ask, run, score, record, tell, until trials or time run out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
+
+from optimizer.core.errors import HostError, InputError
+from optimizer.core.failure import Failure, FailureKind
+from optimizer.core.record import ParamValue, StudyRecord, TrialRecord
+from optimizer.core.scoring import Verdict
+from optimizer.core.trial import TrialRole, TrialState
+from optimizer.host.processes import is_alive
+from optimizer.metrics import summarize
+from optimizer.objectives import Limit, Objective, Slo, resolve_limits, score
+from optimizer.storage import StudyStore
+from optimizer.tuning.attempts import TrialAttempts, Trouble, new_trial
+from optimizer.tuning.observer import StudyObserver
+from optimizer.tuning.optuna_search import OptunaSearch
+from optimizer.tuning.settings import BASELINE_NUMBER, Settings, role_of
+from optimizer.tuning.trial_pipeline import AttemptOutcome
+
+Ended: TypeAlias = Literal["trials", "time_budget"]
+"""Why a study's run ended in good order."""
+
+_STATE_OF_VERDICT = {
+    Verdict.FEASIBLE: TrialState.FEASIBLE,
+    Verdict.INFEASIBLE: TrialState.INFEASIBLE,
+    Verdict.UNDECIDED: TrialState.UNDECIDED,
+}
+_TIME_MARGIN = 1.15
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """How much the study may use.
+
+    Attributes:
+        trials: Total of the study, those of earlier runs included.
+        time_s: For this run; None is no limit.
+        first_trial_s: What a trial is expected to take before one has been timed.
+    """
+
+    trials: int
+    time_s: float | None
+    first_trial_s: float
+
+
+class StudyRunner:
+    """Runs one study from where its record stands.
+
+    Args:
+        store: The record.
+        study: The study's own record, which exists in the store.
+        search: Proposes, and learns.
+        settings: Turns parameters into what is launched.
+        attempts: Brings one trial to its end.
+        objective: What is sought.
+        slos: The limits, as the user stated them.
+        observer: Is told.
+    """
+
+    def __init__(
+        self,
+        store: StudyStore,
+        study: StudyRecord,
+        *,
+        search: OptunaSearch,
+        settings: Settings,
+        attempts: TrialAttempts,
+        objective: Objective,
+        slos: tuple[Slo, ...],
+        observer: StudyObserver,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._store = store
+        self._study = study
+        self._search = search
+        self._settings = settings
+        self._attempts = attempts
+        self._objective = objective
+        self._slos = slos
+        self._observer = observer
+        self._now_s = now_s
+
+    async def run(self, budget: Budget) -> Ended:
+        """Go on until the study has its trials, or no further one can be finished in time.
+
+        Raises:
+            InputError: The engine refuses a flag, or the limits cannot be told against this baseline.
+            HostError: The host failed so often that the study cannot go on.
+            asyncio.CancelledError: Interrupted; the record is complete.
+        """
+        begun_s = self._now_s()
+        unfinished = self._reconcile()
+        trials = self._store.trials(self._study.name)
+        self._observer.study_opened(self._study, trials, total_trials=budget.trials)
+        self._check_baseline(trials)
+        while self._finished() < budget.trials:
+            spent_s = self._now_s() - begun_s
+            if budget.time_s is not None and spent_s + self._expected_trial_s(budget) > budget.time_s:
+                return "time_budget"
+            if unfinished:
+                number = unfinished.pop(0)
+                params = self._search.ask_again(number)
+            else:
+                number, params = self._search.ask()
+            await self._run_trial(number, params)
+        return "trials"
+
+    def _reconcile(self) -> list[int]:
+        """Bring record and search into line after a crash; returns the trials that must be run (again)."""
+        name = self._study.name
+        self._store.mark_interrupted(name, is_alive)
+        for trial in self._store.trials(name):
+            if trial.state.is_final:
+                self._search.tell(trial)
+        return self._search.open_numbers()
+
+    def _finished(self) -> int:
+        return sum(trial.state.is_final for trial in self._store.trials(self._study.name))
+
+    def _expected_trial_s(self, budget: Budget) -> float:
+        """The longest trial so far with a margin; a guess before the first."""
+        durations = [
+            (attempt.ended_at - attempt.started_at).total_seconds()
+            for trial in self._store.trials(self._study.name)
+            for attempt in trial.attempts
+            if attempt.ended_at is not None and trial.state.is_final
+        ]
+        return max(durations) * _TIME_MARGIN if durations else budget.first_trial_s
+
+    async def _run_trial(self, number: int, params: dict[str, ParamValue]) -> None:
+        role = role_of(number)
+        trial = new_trial(self._study.name, number, role, params, self._settings.resolve(role, params).config)
+        self._store.put_trial(trial)
+        try:
+            result = await self._attempts.run(trial)
+        except BaseException:
+            self._set_aside(trial)
+            raise
+        if isinstance(result, Trouble):
+            self._set_aside(trial)
+            raise _host_error(trial, result.failure)
+        trial, outcome = result
+        final = self._judge(trial, outcome)
+        self._store.put_trial(final)
+        self._search.tell(final)
+        self._observer.trial_finished(final)
+        self._stop_if_refused(final)
+        self._check_baseline([final])
+
+    def _set_aside(self, trial: TrialRecord) -> None:
+        """Leave the trial for the next run, which will adopt it under its number."""
+        current = self._store.trial(self._study.name, trial.number) or trial
+        self._store.put_trial(replace(current, state=TrialState.INTERRUPTED))
+
+    def _judge(self, trial: TrialRecord, outcome: AttemptOutcome) -> TrialRecord:
+        if outcome.measurement is None:
+            return replace(trial, state=TrialState.FAILED, failure=outcome.failure)
+        metrics = summarize(outcome.measurement)
+        limits = self._limits(metrics if trial.role is TrialRole.BASELINE else None)
+        scored = score(self._objective, limits, outcome.measurement, metrics)
+        notes = (*trial.notes, *outcome.measurement.engine.notes)
+        return replace(trial, state=_STATE_OF_VERDICT[scored.verdict], metrics=metrics, score=scored, notes=notes)
+
+    def _limits(self, own_metrics: dict[str, float | None] | None) -> tuple[Limit, ...]:
+        if own_metrics is not None:
+            return resolve_limits(self._slos, own_metrics)
+        baseline = self._store.trial(self._study.name, BASELINE_NUMBER)
+        return resolve_limits(self._slos, baseline.metrics if baseline is not None else {})
+
+    def _check_baseline(self, trials: list[TrialRecord]) -> None:
+        """Limits relative to the baseline need a baseline that was measured.
+
+        Raises:
+            InputError: It failed.
+        """
+        relative = [slo for slo in self._slos if slo.is_relative]
+        for trial in trials:
+            if trial.role is TrialRole.BASELINE and trial.state is TrialState.FAILED and relative and trial.failure:
+                raise InputError(
+                    f"the baseline failed ({trial.failure.kind}: {trial.failure.detail}), "
+                    f"and the limit {relative[0].name} is relative to it",
+                    hint="mend --baseline or give an absolute limit (--slo p99_e2e_ms=800), and a new --study name",
+                )
+
+    def _stop_if_refused(self, trial: TrialRecord) -> None:
+        """A flag that the engine does not know fails every trial that sets it: stop at the first.
+
+        Raises:
+            InputError: The trial's flags were refused.
+        """
+        failure = trial.failure
+        if failure is not None and failure.kind is FailureKind.REJECTED_FLAG:
+            origin = "the baseline" if trial.role is TrialRole.BASELINE else f"trial {trial.number}"
+            raise InputError(
+                f"{failure.detail} ({origin}, {trial.config.engine if trial.config else 'engine'})",
+                hint="correct the space or --baseline, and take a new --study name",
+            )
+
+
+def _host_error(trial: TrialRecord, failure: Failure) -> HostError:
+    evidence = f" [{failure.evidence[0]}]" if failure.evidence else ""
+    return HostError(
+        f"trial {trial.number} met a fault of the host again and again; the last: {failure.detail}{evidence}",
+        hint="put the host right and run the same command: the study goes on with this trial",
+    )

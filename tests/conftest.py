@@ -1,0 +1,101 @@
+"""What all tests share: what a test needs of the machine, REQUIRE_ALL, and a closing list of what was left out."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from collections import Counter
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
+
+REQUIRE_ALL = os.environ.get("REQUIRE_ALL", "") not in ("", "0")
+
+
+def find_chromium() -> str | None:
+    """Path of a Chromium or Chrome on PATH."""
+    names = ("chromium", "chromium-browser", "google-chrome")
+    return next((path for name in names if (path := shutil.which(name))), None)
+
+
+NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
+    "e2e": (lambda: importlib.util.find_spec("vllm") is not None, "vLLM is not installed in this environment"),
+    "browser": (lambda: find_chromium() is not None, "there is no chromium on PATH"),
+}
+"""Marker to a probe of this machine, and what to say when it finds nothing."""
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for marker, (present, reason) in NEEDS.items():
+        if item.get_closest_marker(marker) and not present():
+            pytest.skip(reason)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    return _refuse_skip((yield))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    return _refuse_skip((yield))
+
+
+def _refuse_skip(report: Report) -> Report:
+    """Under REQUIRE_ALL a skip is a failure; an expected failure (xfail) is none."""
+    if REQUIRE_ALL and report.skipped and not hasattr(report, "wasxfail"):
+        report.outcome = "failed"
+        report.longrepr = f"REQUIRE_ALL is set, and this would be skipped: {_reason(report)}"
+    return report
+
+
+def _reason(report: pytest.TestReport | pytest.CollectReport) -> str:
+    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    return reason.removeprefix("Skipped: ")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    skipped = [r for r in terminalreporter.stats.get("skipped", []) if not hasattr(r, "wasxfail")]
+    deselected = len(terminalreporter.stats.get("deselected", []))
+    terminalreporter.section("left out")
+    for reason, count in Counter(_reason(report) for report in skipped).most_common():
+        terminalreporter.line(f"{count} skipped: {reason}")
+        for report in skipped:
+            if _reason(report) == reason:
+                terminalreporter.line(f"    {report.nodeid}")
+    if deselected:
+        terminalreporter.line(f"{deselected} not selected by -m or -k")
+    if not skipped and not deselected:
+        terminalreporter.line("nothing")
+
+
+@pytest.fixture(scope="session")
+def project_root() -> Path:
+    """The checkout."""
+    return Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    """Path of the browser; for tests marked `browser`."""
+    path = find_chromium()
+    if path is None:
+        pytest.skip(NEEDS["browser"][1])
+    return path
+
+
+@pytest.fixture
+def tmp_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder that is both HOME and the working directory, so that no test reads or writes a user's files."""
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    for name in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(home)
+    return home
