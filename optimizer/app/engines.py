@@ -70,6 +70,9 @@ async def start_launcher(
 ) -> EngineLauncher:
     """Start the guard (a warm spare where the space wants one) and build the launcher on it.
 
+    A spare fixes at its start what is read while importing: a variable that only some trials set would come too late
+    for it, so the caller switches `warm_start` off when the baseline has an environment of its own.
+
     Raises:
         HostError: The guard does not come up.
     """

@@ -99,7 +99,10 @@ def memory_note(config: StudyConfig) -> tuple[str, ...]:
 def describe_workload(workload: Workload) -> str:
     """The traffic in one line."""
     sharing = workload.shared_prefix
-    shared = f"{sharing.prefixes} shared prefixes of {sharing.tokens} tokens, then " if sharing else ""
+    shared = ""
+    if sharing is not None:
+        noun = "shared prefix" if sharing.prefixes == 1 else "shared prefixes"
+        shared = f"{sharing.prefixes} {noun} of {sharing.tokens} tokens, then "
     return (
         f"{workload.name}: {workload.arrivals.in_flight} requests in flight; {shared}"
         f"{workload.prompt_tokens.words} prompt and {workload.output_tokens.words} output tokens"

@@ -71,9 +71,15 @@ def study_config(request: RunRequest) -> StudyConfig:
         seed=request.seed,
         workload=request.workload,
     )
-    if request.engine is None or request.engine == config.engine.kind:
-        return config
-    return replace(config, engine=config.engine.model_copy(update={"kind": request.engine}))
+    section = config.engine
+    if request.engine is not None and request.engine != section.kind:
+        section = section.model_copy(update={"kind": request.engine})
+    notes = config.notes
+    if section.warm_start and config.baseline is not None and config.baseline.env:
+        section = section.model_copy(update={"warm_start": False})
+        names = ", ".join(config.baseline.env)
+        notes += (f"each engine starts cold: the baseline sets {names}, which a warm spare would read too early",)
+    return replace(config, engine=section, notes=notes)
 
 
 def settings_of(config: StudyConfig) -> Settings:

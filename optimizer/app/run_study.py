@@ -61,12 +61,19 @@ def run_study(request: RunRequest, observer: StudyObserver) -> StudyOutcome:
         with exclusive_lock(folder / "lock", what=f"study {config.study}"):
             study = _open_study(store, config, engine)
             if not store.trials(config.study):
-                for note in (*config.notes, *memory_note(config)):
+                for note in (*config.notes, *memory_note(config), *_baseline_note(config)):
                     observer.notice(note)
             work = _work(request, config, engine, store, study, observer, folder)
             with _cores(config):
                 ended = asyncio.run(_interruptible(work))
         return StudyOutcome(study, store.trials(config.study), ended, config.trials, store.display_url, folder)
+
+
+def _baseline_note(config: StudyConfig) -> tuple[str, ...]:
+    outside = settings_of(config).baseline_outside()
+    if not outside:
+        return ()
+    return (f"the baseline sets {', '.join(outside)} outside the space: it is measured as it is",)
 
 
 def _open_study(store: StudyStore, config: StudyConfig, engine: EngineChoice) -> StudyRecord:

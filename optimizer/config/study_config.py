@@ -123,6 +123,7 @@ class StudyConfig:
                 "device": self.engine.device,
                 "memory_gib": self.engine.memory_gib,
                 "pin_cpus": self.engine.pin_cpus,
+                "warm_start": self.engine.warm_start,
                 "env": dict(sorted(self.engine.env.items())),
                 "flags": dict(sorted(self.fixed_flags.items())),
             },
@@ -140,7 +141,6 @@ class StudyConfig:
             "study": self.study,
             "space": self.space_name,
             "trials": self.trials,
-            "warm_start": self.engine.warm_start,
             "start_timeout_s": self.engine.start_timeout_s,
             "notes": list(self.notes),
         }

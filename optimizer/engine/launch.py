@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import secrets
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
@@ -123,14 +124,16 @@ class EngineProcess:
 
     async def reset_prefix_cache(self) -> bool:
         """Empty the prefix cache; False when the engine would not (blocks are held, or it has no such endpoint)."""
-        async with (
-            aiohttp.ClientSession(headers=self.endpoint.headers) as session,
-            session.post(f"{self.endpoint.base_url}/reset_prefix_cache") as answer,
-        ):
-            if answer.status != 200:
-                return False
-            body = await answer.json(content_type=None) if answer.content_length else {"success": True}
-            return bool(body is None or body.get("success", True))
+        try:
+            async with (
+                aiohttp.ClientSession(headers=self.endpoint.headers) as session,
+                session.post(f"{self.endpoint.base_url}/reset_prefix_cache") as answer,
+            ):
+                # Some releases answer with an empty body, others with {"success": bool}.
+                body = await answer.text()
+                return answer.status == 200 and (not body.strip() or bool(json.loads(body)["success"]))
+        except (aiohttp.ClientError, ValueError, KeyError, TypeError):
+            return False
 
     def log_tail(self) -> str:
         """The last 256 kB of the engine's log; bytes that are no UTF-8 are replaced."""

@@ -103,6 +103,14 @@ def descendants(root: int) -> list[int]:
         found |= more
 
 
+def die_with_parent() -> None:
+    """For a guard that takes its time to start: the optimizer's death ends it by SIGTERM, until it serves.
+
+    A serving guard ignores SIGTERM: it sees stdin end, and must live to end the engine.
+    """
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+
+
 class Guard:
     """Serves the requests of one optimizer; holds at most one engine at a time."""
 

@@ -118,12 +118,12 @@ class Supervisor:
         supervisor = cls(process, log)
         try:
             await asyncio.wait_for(supervisor._next("ready"), limit_s)
-        except TimeoutError:
-            process.kill()
+        except BaseException as error:
+            if process.returncode is None:
+                process.kill()  # it has started nothing yet, and may be busy importing
             await supervisor.close()
-            raise HostError(f"the guard was not ready within {limit_s:.0f} s", hint=f"see {log}") from None
-        except BaseException:
-            await supervisor.close()
+            if isinstance(error, TimeoutError):
+                raise HostError(f"the guard was not ready within {limit_s:.0f} s", hint=f"see {log}") from None
             raise
         return supervisor
 

@@ -80,5 +80,9 @@ class Settings:
         params, _ = self.resolver.baseline_params(device_memory_bytes=self._total_bytes())
         return {BASELINE_NUMBER: params, DEFAULT_NUMBER: {}}
 
+    def baseline_outside(self) -> tuple[str, ...]:
+        """Parameters that the baseline sets outside their range: it is measured as it is, and not modelled there."""
+        return self.resolver.baseline_params(device_memory_bytes=self._total_bytes())[1]
+
     def _total_bytes(self) -> int | None:
         return self.device_memory_bytes() if self.device_memory_bytes is not None else None

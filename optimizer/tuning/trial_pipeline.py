@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -125,17 +125,18 @@ class TrialPipeline:
     ) -> Measurement:
         plan = RequestPlan(self._workload, job.study_seed, job.content_seed, engine.endpoint.vocab_size)
         clock.enter(Stage.WARMING_UP)
-        await engine.unless_it_ends(self._warm_up(engine, plan), Stage.WARMING_UP)
+        notes = await engine.unless_it_ends(self._warm_up(engine, plan), Stage.WARMING_UP)
         clock.enter(Stage.MEASURING)
         measurement = await engine.unless_it_ends(self._measure(engine, plan, on_progress), Stage.MEASURING)
         write_samples(job.folder / REQUEST_SAMPLES, measurement.load)
         if not measurement.load.ok.any():
             raise LoadFailed("no request in the measuring window succeeded", _error_lines(measurement.load))
-        return measurement
+        return replace(measurement, engine=replace(measurement.engine, notes=(*notes, *measurement.engine.notes)))
 
-    async def _warm_up(self, engine: EngineProcess, plan: RequestPlan) -> None:
-        await engine.reset_prefix_cache()
+    async def _warm_up(self, engine: EngineProcess, plan: RequestPlan) -> tuple[str, ...]:
+        reset = await engine.reset_prefix_cache()
         await warm_up(engine.endpoint, self._workload, plan)
+        return () if reset else ("the prefix cache could not be reset; the engine was fresh",)
 
     async def _measure(
         self, engine: EngineProcess, plan: RequestPlan, on_progress: Callable[[LoadProgress], None]

@@ -34,9 +34,9 @@ def test_the_space_alone_is_enough(tiny):
 
 def test_memory_in_gib_becomes_a_fraction_unless_a_parameter_sets_it(tiny):
     config = build_study_config(tiny)
-    default = config.resolve({}, device_memory_bytes=24 * GIB)
-    assert default.flags["gpu-memory-utilization"] == 0.0625
-    searched = config.resolve({"engine-memory": 2.4}, device_memory_bytes=24 * GIB)
+    default = config.resolve({}, device_memory_bytes=17 * GIB)
+    assert default.flags["gpu-memory-utilization"] == 0.1
+    searched = config.resolve({"engine-memory": 2.1}, device_memory_bytes=21 * GIB)
     assert searched.flags["gpu-memory-utilization"] == 0.1
     assert searched.flags["load-format"] == "dummy"
     assert searched.engine == "vllm"
@@ -50,17 +50,18 @@ def test_memory_that_is_not_to_be_had_is_an_error(tiny, memory, words):
 
 def test_the_baseline_stands_on_the_fixed_flags(tiny):
     config = build_study_config(tiny, baseline="A=1 vllm serve tiny-kv --max-num-seqs 512 --no-enforce-eager --port 1")
-    engine = config.baseline_config(device_memory_bytes=24 * GIB)
+    engine = config.baseline_config(device_memory_bytes=17 * GIB)
     assert dict(engine.flags) == {
+        "dtype": "float32",
         "enforce-eager": False,
-        "gpu-memory-utilization": 0.0625,
+        "gpu-memory-utilization": 0.1,
         "load-format": "dummy",
         "max-num-seqs": 512,
     }
     assert dict(engine.env) == {"A": "1", "HF_HUB_OFFLINE": "1"}
     assert config.notes == ("the baseline's port is left out: it belongs to a deployment",)
-    params, outside = config.baseline_params(device_memory_bytes=24 * GIB)
-    assert params == {"engine-memory": 1.5, "speculation": "none"}
+    params, outside = config.baseline_params(device_memory_bytes=17 * GIB)
+    assert params == {"engine-memory": 1.7, "speculation": "none"}
     assert outside == ("max-num-seqs",)
 
 
@@ -165,7 +166,7 @@ def test_the_identity_survives_json_and_shows_each_change_on_a_line(tiny):
     assert identity_difference(old, new) == [
         "parameters.max-num-seqs.high: 128 -> 64",
         'parameters.block-size: {"choices": [16, 32, 64, 128], "default": 128, "kind": "choice"} -> (absent)',
-        'engine.flags.dtype: (absent) -> "half"',
+        'engine.flags.dtype: "float32" -> "half"',
         'slos: ["p99_e2e<=1x"] -> []',
     ]
 

@@ -75,6 +75,7 @@ def _become_server(launch: dict[str, Any]) -> None:
 def main() -> None:
     """Import vLLM, then serve launches as the guard does; `argv` of a launch holds the server's arguments alone."""
     guard = _load_guard(sys.argv[1])
+    guard.die_with_parent()
     _preload(sys.argv[2:])
     _fork_engine_processes()
 
