@@ -24,8 +24,9 @@ from optimizer.app.engines import choose_engine, start_launcher
 from optimizer.app.facts import describe_host, software_versions
 from optimizer.app.request import RunRequest, settings_of, study_config
 from optimizer.config import StudyConfig
+from optimizer.core.engine_config import JsonValue
 from optimizer.core.trial import TrialRole
-from optimizer.host.cpus import pin_this_process, split_cpus
+from optimizer.host.cpus import CpuSplit, pin_this_process, split_cpus
 from optimizer.host.files import make_folder, write_json
 from optimizer.metrics import summarize
 from optimizer.tuning.attempts import content_seed
@@ -55,7 +56,6 @@ EXTRAS: tuple[dict[str, Any], ...] = (
     {"max-num-seqs": 8, "block-size": 32, "engine-memory": 1.7, "max-num-batched-tokens": 2048},
     {"max-num-seqs": 64, "block-size": 32, "engine-memory": 1.7, "max-num-batched-tokens": 256},
     {"max-num-seqs": 128, "block-size": 64, "engine-memory": 2.1, "max-num-batched-tokens": 4096},
-    {"max-num-seqs": 64, "block-size": 16, "engine-memory": 1.7},
     {"max-num-seqs": 64, "block-size": 64, "engine-memory": 1.7},
     {"max-num-seqs": 128, "block-size": 32, "engine-memory": 1.7},
     {"max-num-seqs": 64, "max-model-len": 16384, "engine-memory": 0.9},
@@ -63,14 +63,41 @@ EXTRAS: tuple[dict[str, Any], ...] = (
     {"max-num-seqs": 64, "block-size": 32, "speculation": "ngram", "num-speculative-tokens": 1},
     {"max-num-seqs": 64, "block-size": 32, "speculation": "ngram", "num-speculative-tokens": 4},
     {"max-num-seqs": 16, "block-size": 32, "speculation": "ngram", "num-speculative-tokens": 3},
+    {"max-num-seqs": 32, "block-size": 64, "speculation": "ngram", "num-speculative-tokens": 2},
+    {"max-num-seqs": 128, "block-size": 32, "speculation": "ngram", "num-speculative-tokens": 4, "engine-memory": 2.1},
 )
 REPEATED: tuple[dict[str, Any], ...] = (
-    {"max-num-seqs": 64, "enable-prefix-caching": True, "block-size": 32, "engine-memory": 1.7},
-    {"max-num-seqs": 32, "enable-prefix-caching": True, "block-size": 32, "engine-memory": 1.7},
-    {"max-num-seqs": 16, "enable-prefix-caching": False, "block-size": 128, "engine-memory": 1.7},
-    {"max-num-seqs": 64, "enable-prefix-caching": False, "block-size": 128, "engine-memory": 0.9},
+    {"max-num-seqs": 64, "block-size": 32, "speculation": "ngram", "num-speculative-tokens": 4},
+    {
+        "max-num-seqs": 64,
+        "enable-prefix-caching": True,
+        "block-size": 32,
+        "engine-memory": 1.7,
+        "max-num-batched-tokens": 2048,
+    },
+    {
+        "max-num-seqs": 32,
+        "enable-prefix-caching": True,
+        "block-size": 32,
+        "engine-memory": 1.7,
+        "max-num-batched-tokens": 2048,
+    },
+    {
+        "max-num-seqs": 16,
+        "enable-prefix-caching": False,
+        "block-size": 128,
+        "engine-memory": 1.7,
+        "max-num-batched-tokens": 2048,
+    },
+    {
+        "max-num-seqs": 64,
+        "enable-prefix-caching": False,
+        "block-size": 128,
+        "engine-memory": 0.9,
+        "max-num-batched-tokens": 2048,
+    },
 )
-REPEATS = 2
+REPEATS = 3
 
 
 def planned_runs() -> list[tuple[dict[str, Any], int]]:
@@ -78,7 +105,7 @@ def planned_runs() -> list[tuple[dict[str, Any], int]]:
     grid = [{**COMMON, **dict(zip(AXES, values, strict=True))} for values in itertools.product(*AXES.values())]
     runs = [(setting, 0) for setting in (*grid, *({**COMMON, **extra} for extra in EXTRAS))]
     for setting in REPEATED:
-        runs += [({**COMMON, "max-num-batched-tokens": 2048, **setting}, repeat) for repeat in range(1, REPEATS + 1)]
+        runs += [({**COMMON, **setting}, repeat) for repeat in range(1, REPEATS + 1)]
     random.Random(SEED).shuffle(runs)
     return runs
 
@@ -126,13 +153,17 @@ class GridMeter:
         }
 
 
-async def main(out: Path, todo: list[tuple[dict[str, Any], int]]) -> None:
+async def main(out: Path, todo: list[tuple[dict[str, Any], int]], split: CpuSplit) -> None:
     """Measure `todo`, one line of `out` each."""
     config = study_config(RunRequest(space="tiny-cpu"))
     engine = choose_engine("vllm", None)
     with tempfile.TemporaryDirectory() as scratch, out.open("a", encoding="utf-8") as file:
         launcher = await start_launcher(
-            engine, config.engine, model=config.model.target, guard_log=Path(scratch) / "guard.log", port_range=None
+            engine,
+            config.engine,
+            model=config.model.target,
+            guard_log=Path(scratch) / "guard.log",
+            split=split,
         )
         meter = GridMeter(TrialPipeline(launcher, config.workload), config, Path(scratch))
         for number, (setting, repeat) in enumerate(todo):
@@ -146,10 +177,11 @@ async def main(out: Path, todo: list[tuple[dict[str, Any], int]]) -> None:
 
 if __name__ == "__main__":
     output = Path(sys.argv[1]) if len(sys.argv) > 1 else OUT
-    facts = {
-        "versions": software_versions(choose_engine("vllm", None).vllm),
-        "host": {name: value for name, value in describe_host().items() if name != "name"},
+    facts: dict[str, JsonValue] = {
+        "versions": dict(software_versions(choose_engine("vllm", None).vllm)),
+        "host": {name: value for name, value in describe_host().items() if name not in ("name", "kernel")},
     }
     write_json(output.with_name("facts.json"), facts)
-    pin_this_process(split_cpus().client)
-    asyncio.run(main(output, runs_to_do(output)))
+    cores = split_cpus()
+    pin_this_process(cores.client)
+    asyncio.run(main(output, runs_to_do(output), cores))

@@ -165,7 +165,7 @@ def test_the_identity_survives_json_and_shows_each_change_on_a_line(tiny):
     new["engine"]["flags"]["dtype"] = "half"
     assert identity_difference(old, new) == [
         "parameters.max-num-seqs.high: 128 -> 64",
-        'parameters.block-size: {"choices": [16, 32, 64, 128], "default": 128, "kind": "choice"} -> (absent)',
+        'parameters.block-size: {"choices": [32, 64, 128], "default": 128, "kind": "choice"} -> (absent)',
         'engine.flags.dtype: "float32" -> "half"',
         'slos: ["p99_e2e<=1x"] -> []',
     ]
