@@ -10,7 +10,6 @@ import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from scipy import stats
 
 from optimizer.core.measurement import FloatArray, LoadResult, Measurement
 from optimizer.core.scoring import Constraint, Score, Verdict
@@ -108,6 +107,8 @@ def _violation(observed: float, limit: float, values: FloatArray) -> float:
 
 
 def _check_error_rate(load: LoadResult) -> Constraint:
+    from scipy import stats  # takes a second to load, and only a measurement needs it
+
     counted, failed = len(load.errors), sum(error is not None for error in load.errors)
     if counted == 0:
         return Constraint("error_rate", ERROR_RATE_LIMIT, None, None, None, None, Verdict.UNDECIDED)
@@ -166,6 +167,8 @@ def fewest_values(percent: float) -> int:
 
 def _mean_interval(values: FloatArray) -> Interval:
     """Student's interval for the mean; unbounded of one value, or where a request failed."""
+    from scipy import stats
+
     if values.size < 2 or not np.isfinite(values).all():
         return Interval(None, None)
     half = float(stats.t.ppf((1.0 + CONFIDENCE) / 2.0, values.size - 1) * stats.sem(values))

@@ -11,7 +11,7 @@ from optimizer.config import EngineSection
 from optimizer.engine.launch import EngineLauncher, EngineProgram, warm_spare_command, warm_spare_environment
 from optimizer.engine.vllm.argv import SERVER_MODULE
 from optimizer.engine.vllm.installation import VllmInstallation, find_vllm
-from optimizer.host.cpus import CpuSplit, split_cpus
+from optimizer.host.cpus import CpuSplit
 from optimizer.host.supervisor import Supervisor
 
 _SPARE_LIMIT_S = 300.0
@@ -66,37 +66,52 @@ def vocabulary_size(model: str) -> int:
 
 
 async def start_launcher(
-    choice: EngineChoice, section: EngineSection, *, model: str, guard_log: Path, port_range: tuple[int, int] | None
+    choice: EngineChoice,
+    section: EngineSection,
+    *,
+    model: str,
+    guard_log: Path,
+    split: CpuSplit,
+    port_range: tuple[int, int] | None = None,
 ) -> EngineLauncher:
     """Start the guard (a warm spare where the space wants one) and build the launcher on it.
 
     A spare fixes at its start what is read while importing: a variable that only some trials set would come too late
     for it, so the caller switches `warm_start` off when the baseline has an environment of its own.
 
+    Args:
+        choice: The engine.
+        section: How the space wants it launched.
+        model: What it serves, for the size of its vocabulary.
+        guard_log: Where the guard's own stderr goes.
+        split: Which cores are the engine's; taken before this process was pinned to the client's.
+        port_range: Lowest and highest port to use.
+
     Raises:
         HostError: The guard does not come up.
     """
-    split = split_cpus()
-    cpus = split.engine if section.pin_cpus else ()
     threads = _cpu_threads(section, split)
     warm = section.warm_start and choice.vllm is not None
     program = EngineProgram(
         head=() if warm else choice.display_head,
         display_head=choice.display_head,
-        cpus=cpus,
+        cpus=split.engine if section.pin_cpus else (),
         cpu_threads=threads,
         vocab_size=vocabulary_size(model),
     )
-    if warm:
-        supervisor = await Supervisor.start(
-            log=guard_log,
-            command=warm_spare_command(choice.python),
-            env=warm_spare_environment(section.env, threads),
-            limit_s=_SPARE_LIMIT_S,
-        )
-    else:
-        supervisor = await Supervisor.start(log=guard_log)
+    supervisor = await (_start_spare(choice, section, guard_log, threads) if warm else Supervisor.start(log=guard_log))
     return EngineLauncher(supervisor, program, port_range=port_range)
+
+
+async def _start_spare(
+    choice: EngineChoice, section: EngineSection, guard_log: Path, cpu_threads: int | None
+) -> Supervisor:
+    return await Supervisor.start(
+        log=guard_log,
+        command=warm_spare_command(choice.python),
+        env=warm_spare_environment(section.env, cpu_threads),
+        limit_s=_SPARE_LIMIT_S,
+    )
 
 
 def _cpu_threads(section: EngineSection, split: CpuSplit) -> int | None:

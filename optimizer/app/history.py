@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from optimizer.core.errors import InputError
 from optimizer.core.record import StudyRecord, TrialRecord
+from optimizer.core.trial import TrialState
+from optimizer.host.processes import is_alive, own_identity
 from optimizer.report.secrets import hide_secrets
 from optimizer.storage import StudyStore, open_store
 
@@ -61,4 +63,21 @@ def read_study(storage: str | None, name: str | None) -> StudyHistory:
     """
     with open_history(storage) as store:
         study = choose_study(store, name)
-        return StudyHistory(study, store.trials(study.name))
+        return StudyHistory(study, present_trials(store, study.name))
+
+
+def present_trials(store: StudyStore, study: str) -> list[TrialRecord]:
+    """The trials of a study by number, as they stand at this moment.
+
+    A trial whose optimizer was killed is recorded as running until the next run adopts it; here it is interrupted.
+    """
+    return [_as_it_stands(trial) for trial in store.trials(study)]
+
+
+def _as_it_stands(trial: TrialRecord) -> TrialRecord:
+    owner = trial.attempts[-1].owner if trial.attempts else None
+    if trial.state is not TrialState.RUNNING or owner is None:
+        return trial
+    # Of a process on another host nothing is known from here.
+    gone = owner.host == own_identity().host and not is_alive(owner)
+    return replace(trial, state=TrialState.INTERRUPTED) if gone else trial

@@ -6,13 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from optimizer.app.request import RunRequest, settings_of, study_config
+from optimizer.app.search import first_proposals
 from optimizer.config import StudyConfig
 from optimizer.core.record import ParamValue
 from optimizer.core.trial import TrialRole
 from optimizer.engine.vllm.argv import serve_command
 from optimizer.load import Workload
-from optimizer.tuning.optuna_search import OptunaSearch
-from optimizer.tuning.rule_keeping_sampler import RuleKeepingSampler
 from optimizer.tuning.settings import Settings, role_of
 
 SHOWN_PROPOSALS = 5
@@ -73,7 +72,7 @@ def plan_study(request: RunRequest) -> StudyPlan:
         objective=f"{'highest' if config.objective.maximise else 'lowest'} {config.objective.metric}",
         slos=tuple(str(slo) for slo in config.slos),
         trials=config.trials,
-        proposals=_first_proposals(config, settings),
+        proposals=_planned(config, settings),
         trial_estimate_s=trial_s,
         total_estimate_s=trial_s * config.trials,
         notes=(*config.notes, *memory_note(config)),
@@ -109,16 +108,9 @@ def describe_workload(workload: Workload) -> str:
     )
 
 
-def _first_proposals(config: StudyConfig, settings: Settings) -> list[PlannedTrial]:
-    sampler = RuleKeepingSampler(
-        config.space, settings.broken_rules, fixed=settings.fixed_proposals(), seed=config.seed
-    )
-    search = OptunaSearch(
-        None, config.study, metric=config.objective.metric, maximise=config.objective.maximise, sampler=sampler
-    )
+def _planned(config: StudyConfig, settings: Settings) -> list[PlannedTrial]:
     planned = []
-    for _ in range(min(SHOWN_PROPOSALS, config.trials)):
-        number, params = search.ask()
+    for number, params in first_proposals(config, settings, min(SHOWN_PROPOSALS, config.trials)):
         engine = settings.resolve(role_of(number), params).config
         planned.append(PlannedTrial(number, role_of(number), params, tuple(serve_command("python", engine))))
     return planned

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
 
 from optimizer.config import StudyConfig, build_study_config, load_space
 from optimizer.core.errors import InputError
+from optimizer.host.cpus import split_cpus
 from optimizer.host.memory import engine_memory_bytes
 from optimizer.tuning.settings import Settings
 
@@ -83,5 +85,10 @@ def study_config(request: RunRequest) -> StudyConfig:
 
 
 def settings_of(config: StudyConfig) -> Settings:
-    """The configuration on this host. Memory is declared in GiB only for an engine on the CPU."""
-    return Settings(config, engine_memory_bytes if config.engine.device == "cpu" else None)
+    """The configuration on this host. Memory is declared in GiB only for an engine on the CPU.
+
+    To be called before this process is pinned: the memory is that of the engine's cores, not of the client's.
+    """
+    if config.engine.device != "cpu":
+        return Settings(config)
+    return Settings(config, functools.partial(engine_memory_bytes, core=split_cpus().engine[0]))

@@ -15,6 +15,7 @@ from optimizer.app.engines import EngineChoice, choose_engine, start_launcher
 from optimizer.app.facts import describe_host, software_versions
 from optimizer.app.plan import estimate_trial_s, memory_note
 from optimizer.app.request import RunRequest, settings_of, study_config
+from optimizer.app.search import check_rules, make_search
 from optimizer.config import StudyConfig, identity_difference
 from optimizer.core.engine_config import JsonValue
 from optimizer.core.errors import InputError, Interrupted
@@ -22,11 +23,8 @@ from optimizer.core.record import StudyRecord, TrialRecord
 from optimizer.host.cpus import pin_this_process, split_cpus
 from optimizer.host.files import exclusive_lock, make_folder
 from optimizer.storage import StudyStore, open_store
-from optimizer.storage.optuna_storage import optuna_storage
 from optimizer.tuning.attempts import TrialAttempts
 from optimizer.tuning.observer import StudyObserver
-from optimizer.tuning.optuna_search import OptunaSearch
-from optimizer.tuning.rule_keeping_sampler import RuleKeepingSampler
 from optimizer.tuning.study_runner import Budget, Ended, StudyRunner
 from optimizer.tuning.trial_pipeline import TrialPipeline
 
@@ -55,6 +53,7 @@ def run_study(request: RunRequest, observer: StudyObserver) -> StudyOutcome:
         Interrupted: Ctrl-C, SIGTERM or SIGHUP; no engine is left, and the same command goes on.
     """
     config = study_config(request)
+    check_rules(config, settings_of(config))
     engine = choose_engine(config.engine.kind, request.engine_python)
     with open_store(request.storage) as store:
         folder = make_folder(store.folder(config.study))
@@ -63,9 +62,7 @@ def run_study(request: RunRequest, observer: StudyObserver) -> StudyOutcome:
             if not store.trials(config.study):
                 for note in (*config.notes, *memory_note(config), *_baseline_note(config)):
                     observer.notice(note)
-            work = _work(request, config, engine, store, study, observer, folder)
-            with _cores(config):
-                ended = asyncio.run(_interruptible(work))
+            ended = asyncio.run(_interruptible(_work(request, config, engine, store, study, observer, folder)))
         return StudyOutcome(study, store.trials(config.study), ended, config.trials, store.display_url, folder)
 
 
@@ -117,14 +114,10 @@ async def _work(
     folder: Path,
 ) -> Ended:
     settings = settings_of(config)
-    sampler = RuleKeepingSampler(
-        config.space, settings.broken_rules, fixed=settings.fixed_proposals(), seed=config.seed
-    )
-    search = OptunaSearch(
-        optuna_storage(store), study.name, metric=study.objective, maximise=study.maximise, sampler=sampler
-    )
+    budget = Budget(config.trials, request.time_budget_s, estimate_trial_s(config))
+    guard_log, split, ports = folder / "guard.log", split_cpus(), request.port_range
     launcher = await start_launcher(
-        engine, config.engine, model=config.model.target, guard_log=folder / "guard.log", port_range=request.port_range
+        engine, config.engine, model=config.model.target, guard_log=guard_log, split=split, port_range=ports
     )
     try:
         attempts = TrialAttempts(
@@ -136,17 +129,18 @@ async def _work(
             observer=observer,
             start_limit_s=config.engine.start_timeout_s,
         )
-        runner = StudyRunner(
-            store,
-            study,
-            search=search,
-            settings=settings,
-            attempts=attempts,
-            objective=config.objective,
-            slos=config.slos,
-            observer=observer,
-        )
-        return await runner.run(Budget(config.trials, request.time_budget_s, estimate_trial_s(config)))
+        with make_search(config, settings, store) as search, _client_cores(pinned=config.engine.pin_cpus):
+            runner = StudyRunner(
+                store,
+                study,
+                search=search,
+                settings=settings,
+                attempts=attempts,
+                objective=config.objective,
+                slos=config.slos,
+                observer=observer,
+            )
+            return await runner.run(budget)
     finally:
         await launcher.close()
 
@@ -177,14 +171,14 @@ async def _interruptible(work: Coroutine[Any, Any, Ended]) -> Ended:
 
 
 @contextlib.contextmanager
-def _cores(config: StudyConfig) -> Iterator[None]:
-    """Keep this process, which holds the load client, off the engine's cores while the study runs."""
-    if not config.engine.pin_cpus:
+def _client_cores(*, pinned: bool) -> Iterator[None]:
+    """Keep this process, which holds the load client, off the engine's cores for a while."""
+    if not pinned:
         yield
         return
-    before = split_cpus()
-    pin_this_process(before.client)
+    split = split_cpus()
+    pin_this_process(split.client)
     try:
         yield
     finally:
-        pin_this_process(tuple(sorted({*before.engine, *before.client})))
+        pin_this_process(tuple(sorted({*split.engine, *split.client})))

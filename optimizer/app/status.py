@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from optimizer.app.history import StudyHistory, open_history
+from optimizer.app.history import StudyHistory, open_history, present_trials
 
 
 def read_studies(storage: str | None) -> list[StudyHistory]:
@@ -13,4 +13,4 @@ def read_studies(storage: str | None) -> list[StudyHistory]:
         HostError: It cannot be read.
     """
     with open_history(storage) as store:
-        return [StudyHistory(study, store.trials(study.name)) for study in store.studies()]
+        return [StudyHistory(study, present_trials(store, study.name)) for study in store.studies()]

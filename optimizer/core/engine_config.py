@@ -23,12 +23,12 @@ def canonical_flag(name: str) -> str:
     'speculative-config.num_speculative_tokens'
     """
     head, dot, key = name.lstrip("-").partition(".")
-    return head.replace("_", "-") + dot + key
+    return head.replace("_", "-").lstrip("-") + dot + key
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class EngineConfig:
-    """What is launched. Two configs with the same fingerprint are the same engine.
+    """What is launched. Two configs are equal when their fingerprints are: 1 and true are different values of a flag.
 
     Attributes:
         engine: Name of the adapter that launches it, such as `vllm`.
@@ -55,6 +55,9 @@ class EngineConfig:
     def as_dict(self) -> dict[str, JsonValue]:
         """The config as plain JSON data, for records and exports."""
         return {"engine": self.engine, "model": self.model, "flags": dict(self.flags), "env": dict(self.env)}
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, EngineConfig) and self.fingerprint == other.fingerprint
 
     def __hash__(self) -> int:
         return hash(self.fingerprint)

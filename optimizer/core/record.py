@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -130,7 +131,7 @@ def best_trial(trials: list[TrialRecord], *, maximise: bool) -> TrialRecord | No
 
     This is the only place that picks a best trial: a failed, infeasible or undecided one never is.
     """
-    feasible = [t for t in trials if t.state is TrialState.FEASIBLE and t.value is not None]
+    feasible = [t for t in trials if t.state is TrialState.FEASIBLE and t.value is not None and not math.isnan(t.value)]
     if not feasible:
         return None
     sign = 1.0 if maximise else -1.0

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
 
 from optimizer.core.measurement import FloatArray
 
@@ -34,6 +33,8 @@ def percentile_interval(values: FloatArray, percent: float, *, level: float = 0.
         percent: 0 < percent < 100.
         level: Two-sided confidence.
     """
+    from scipy import stats  # takes a second to load, and only a measurement needs it
+
     n = values.size
     if n == 0:
         return Interval(None, None)

@@ -19,9 +19,9 @@ from optimizer.core.failure import Blame, Failure, FailureKind
 from optimizer.core.trial import Stage
 from optimizer.engine.vllm.argv import server_arguments
 from optimizer.engine.vllm.environment import engine_environment
-from optimizer.engine.vllm.failures import classify, last_lines
+from optimizer.engine.vllm.failures import classify
+from optimizer.engine.vllm.log_lines import last_lines
 from optimizer.engine.vllm.startup_log import StartupFacts, startup_facts
-from optimizer.host.cpus import CpuSplit
 from optimizer.host.ports import LOOPBACK, free_port
 from optimizer.host.supervisor import GUARD_SCRIPT, LaunchSpec, StopReport, SupervisedProcess, Supervisor
 
@@ -118,6 +118,14 @@ class EngineProcess:
         await asyncio.wait({self._process.exited}, timeout=limit_s)
         return self._process.exited.done()
 
+    async def is_healthy(self) -> bool:
+        """Whether `/health` says so now; with a dead EngineCore vLLM answers 503, seconds before its server ends."""
+        try:
+            async with aiohttp.ClientSession(headers=self.endpoint.headers) as session:
+                return await self._health(session) == 200
+        except (aiohttp.ClientError, TimeoutError):
+            return False
+
     async def stop(self) -> StopReport:
         """End the engine with all its processes. Not interruptible: a cancelled caller still leaves nothing behind."""
         return await self._process.stop(grace_s=_STOP_GRACE_S)
@@ -144,14 +152,17 @@ class EngineProcess:
             return file.read().decode("utf-8", errors="replace")
 
     async def _answering(self, session: aiohttp.ClientSession) -> None:
-        limit = aiohttp.ClientTimeout(total=_PROBE_LIMIT_S)
         while True:
             # Refused until the engine is up: vLLM binds its port at once and listens last.
             with contextlib.suppress(aiohttp.ClientError, TimeoutError):
-                async with session.get(f"{self.endpoint.base_url}/health", timeout=limit) as answer:
-                    if answer.status == 200:
-                        return
+                if await self._health(session) == 200:
+                    return
             await asyncio.sleep(_PROBE_EVERY_S)
+
+    async def _health(self, session: aiohttp.ClientSession) -> int:
+        limit = aiohttp.ClientTimeout(total=_PROBE_LIMIT_S)
+        async with session.get(f"{self.endpoint.base_url}/health", timeout=limit) as answer:
+            return answer.status
 
     async def _prove_ours(self, session: aiohttp.ClientSession) -> None:
         try:
@@ -210,11 +221,6 @@ class EngineLauncher:
     async def close(self) -> None:
         """End the guard and whatever engine is left."""
         await self._supervisor.close()
-
-
-def engine_cpus(split: CpuSplit, *, pinned: bool) -> tuple[int, ...]:
-    """The cores an engine is kept on; empty when the space does not pin."""
-    return split.engine if pinned else ()
 
 
 def warm_spare_command(engine_python: str) -> list[str]:

@@ -40,9 +40,15 @@ def exclusive_lock(path: Path, *, what: str) -> Iterator[None]:
     """Hold an advisory lock for as long as the block runs. The kernel frees it when the process dies, however it dies.
 
     Raises:
-        HostError: Another process holds it; the message names its pid.
+        HostError: Another process holds it, and the message names its pid; or the file cannot be written.
     """
-    with path.open("a+", encoding="ascii") as file:
+    try:
+        file = path.open("a+", encoding="ascii")
+    except OSError as error:
+        raise HostError(
+            f"cannot write {path}: {error.strerror}", hint="choose another folder with --storage"
+        ) from error
+    with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -32,6 +32,9 @@ _KILL_WAIT_S = 4.0
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
+_own_fds: list[int] = []
+"""Pipes of the guard that a child forked without exec would keep open: the optimizer must see them end with us."""
+
 
 class Launch(TypedDict):
     """How to start an engine: its argv, whole environment, log file, and the CPUs it may use (empty: all)."""
@@ -47,7 +50,7 @@ Spawn = Callable[[Launch], int]
 
 
 def prepare_child(launch: Launch) -> None:
-    """In the new child: own session, own CPUs, and SIGTERM from the kernel should the guard itself be killed."""
+    """In the new child: own session, own CPUs, no pipe of ours, and SIGTERM from the kernel should the guard die."""
     os.setsid()
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     if launch["cpus"]:
@@ -55,6 +58,8 @@ def prepare_child(launch: Launch) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
     signal.set_wakeup_fd(-1)
+    while _own_fds:
+        os.close(_own_fds.pop())
 
 
 def spawn_program(launch: Launch) -> int:
@@ -82,9 +87,12 @@ def _stat(pid: int) -> list[str]:
 
 
 def start_ticks(pid: int) -> int:
-    """When the process started, in clock ticks since boot (field 22 of `/proc/PID/stat`); 0 when it is gone."""
+    """When the process started, in clock ticks since boot (field 22 of `/proc/PID/stat`); 0 when it is gone.
+
+    A zombie is gone: it holds nothing any more, and in a container without an init nobody may ever collect it.
+    """
     fields = _stat(pid)
-    return int(fields[19]) if fields else 0
+    return int(fields[19]) if fields and fields[0] != "Z" else 0
 
 
 def descendants(root: int) -> list[int]:
@@ -124,6 +132,7 @@ class Guard:
     def serve(self) -> None:
         """Answer requests until stdin ends; then leave nothing behind."""
         wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        _own_fds.extend((wake_read, wake_write, self._requests, self._answers))
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -148,7 +157,7 @@ class Guard:
             self._exit_code = None
             try:
                 self._leader = self._spawn(request["launch"])
-            except OSError as error:
+            except (OSError, subprocess.SubprocessError) as error:  # the latter: `prepare_child` failed
                 self._answer({"launch_failed": {"error": str(error)}})
                 return
             self._answer({"launched": {"pid": self._leader, "start_ticks": start_ticks(self._leader)}})
@@ -192,8 +201,8 @@ class Guard:
         """Wait until no descendant lives; returns those that still do at the limit."""
         deadline = time.monotonic() + limit_s
         while True:
-            self._reap()
             left = descendants(os.getpid())
+            self._reap()  # after the look, which passes over zombies: the exit code of the last one must not be missed
             if not left or time.monotonic() >= deadline:
                 return left
             time.sleep(_POLL_S)

@@ -7,21 +7,27 @@ from pathlib import Path
 
 import psutil
 
+_SYSFS = Path("/sys")
 
-def engine_memory_bytes() -> int:
+
+def engine_memory_bytes(sysfs: Path = _SYSFS, *, core: int | None = None) -> int:
     """Total memory that vLLM's CPU worker multiplies `--gpu-memory-utilization` with.
 
-    That is the total of the NUMA node of the first allowed core, clamped to the cgroup's limit
+    That is the total of the NUMA node of the engine's first core, clamped to the cgroup's limit
     (`vllm/utils/cpu_resource_utils.py`, `get_memory_node_info`). On a virtual machine whose memory is plugged in as
     it is used the figure grows, so it is read anew before each launch.
+
+    Args:
+        sysfs: Where the kernel's sysfs is mounted.
+        core: The engine's first core; None stands for the first that this process is allowed.
     """
-    total = _node_total_bytes(min(os.sched_getaffinity(0)))
-    limit = _cgroup_limit_bytes()
+    total = _node_total_bytes(sysfs, min(os.sched_getaffinity(0)) if core is None else core)
+    limit = _cgroup_limit_bytes(sysfs)
     return min(total, limit) if limit is not None else total
 
 
-def _node_total_bytes(cpu: int) -> int:
-    for node in Path("/sys/devices/system/node").glob("node[0-9]*"):
+def _node_total_bytes(sysfs: Path, cpu: int) -> int:
+    for node in (sysfs / "devices/system/node").glob("node[0-9]*"):
         if (node / f"cpu{cpu}").exists():
             for line in (node / "meminfo").read_text(encoding="ascii").splitlines():
                 fields = line.split()
@@ -30,10 +36,12 @@ def _node_total_bytes(cpu: int) -> int:
     return int(psutil.virtual_memory().total)
 
 
-def _cgroup_limit_bytes() -> int | None:
-    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        file = Path(path)
+def _cgroup_limit_bytes(sysfs: Path) -> int | None:
+    """The limit of cgroup 2, or else of cgroup 1, which says a number beyond all memory when there is none."""
+    for path in ("fs/cgroup/memory.max", "fs/cgroup/memory/memory.limit_in_bytes"):
+        file = sysfs / path
         if file.exists():
             text = file.read_text(encoding="ascii").strip()
-            return None if text == "max" else int(text)
+            if text != "max":
+                return int(text)
     return None

@@ -16,9 +16,9 @@ def parse_port_range(text: str, *, origin: str) -> tuple[int, int]:
     Raises:
         InputError: Not two port numbers in order.
     """
-    low, _, high = text.partition("-")
+    low, is_range, high = text.partition("-")
     try:
-        ports = int(low), int(high or low)
+        ports = int(low), int(high if is_range else low)
     except ValueError:
         ports = (0, 0)
     if not 0 < ports[0] <= ports[1] < 65536:

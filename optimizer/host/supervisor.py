@@ -106,15 +106,18 @@ class Supervisor:
             HostError: It ended or was not ready in time.
         """
         argv = list(command) if command is not None else [sys.executable, "-I", "-S", str(GUARD_SCRIPT)]
-        with log.open("ab") as stderr:
-            process = await asyncio.create_subprocess_exec(
-                *argv,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=stderr,
-                env=dict(env) if env is not None else None,
-                start_new_session=True,
-            )
+        try:
+            with log.open("ab") as stderr:
+                process = await asyncio.create_subprocess_exec(
+                    *argv,
+                    stdin=asyncio.subprocess.PIPE,
+                    stdout=asyncio.subprocess.PIPE,
+                    stderr=stderr,
+                    env=dict(env) if env is not None else None,
+                    start_new_session=True,
+                )
+        except OSError as error:
+            raise HostError(f"the guard {argv[0]} with log {log} cannot be started: {error}") from error
         supervisor = cls(process, log)
         try:
             await asyncio.wait_for(supervisor._next("ready"), limit_s)

@@ -149,7 +149,7 @@ def _print_best(console: Console, closing: Closing, best: TrialRecord) -> None:
         console.print(_gain(best, baseline))
     if best.config is not None:
         heading(console, f"flags of #{best.number}")
-        copyable(console, shlex.join(launch_flags(best.config)))
+        copyable(console, shlex.join(launch_flags(best.config)) or "none: vLLM's own defaults")
 
 
 def _gain(best: TrialRecord, baseline: TrialRecord) -> Text:

@@ -86,7 +86,7 @@ def command_text(trial: TrialRecord, config: EngineConfig) -> str:
     first_option = words.index("--model")
     lines = [f"{name}={shlex.quote(value)}" for name, value in exported_env(config).items()]
     lines.append(shlex.join(words[:first_option]))
-    lines += [f"  {shlex.join(group)}" for group in _by_option(words[first_option:])]
+    lines += [f"  {shlex.join(group)}" for group in by_option(words[first_option:])]
     return " \\\n".join(lines)
 
 
@@ -99,7 +99,8 @@ def improvement(study: StudyRecord, trial: TrialRecord, trials: list[TrialRecord
     return over / under if under else None
 
 
-def _by_option(words: list[str]) -> list[list[str]]:
+def by_option(words: list[str]) -> list[list[str]]:
+    """The words of a command line in groups, each an option with its values."""
     groups: list[list[str]] = []
     for word in words:
         if word.startswith("-") and not _is_number(word):

@@ -60,7 +60,7 @@ class _Progress:
         self._state = StudyProgress.opened(study, trials, total_trials)
         self._say(progress_text.opened(self._state))
 
-    def trial_started(self, trial: TrialRecord, *, attempt: int, argv: tuple[str, ...]) -> None:
+    def trial_started(self, trial: TrialRecord, *, attempt: int) -> None:
         """Notes the trial; the plain display tells it too."""
         if self._state is not None:
             self._state = self._state.trial_started(trial, attempt, self._clock())
@@ -101,9 +101,9 @@ class _Progress:
 class PlainProgress(_Progress):
     """One line an event, each with the time of day; for a pipe, a file or a CI log."""
 
-    def trial_started(self, trial: TrialRecord, *, attempt: int, argv: tuple[str, ...]) -> None:
+    def trial_started(self, trial: TrialRecord, *, attempt: int) -> None:
         """Tells the trial and what it changes."""
-        super().trial_started(trial, attempt=attempt, argv=argv)
+        super().trial_started(trial, attempt=attempt)
         if self._state is not None:
             self._say(progress_text.started(self._state))
 

@@ -13,7 +13,7 @@ from optimizer.core.trial import Stage
 
 MISSING = "-"
 
-_LATENCY = re.compile(r"^(?P<statistic>p\d+(?:_\d+)?|mean|max|min)_(?P<what>ttft|tpot|itl|e2e)_ms$")
+_LATENCY = re.compile(r"^(?P<statistic>p\d+(?:\.\d+)?|mean|max|min)_(?P<what>ttft|tpot|itl|e2e)_ms$")
 _LABELS = {
     "output_tokens_per_s": "output tok/s",
     "total_tokens_per_s": "total tok/s",
@@ -24,6 +24,15 @@ _LABELS = {
     "kv_cache_usage_mean": "KV cache used, mean",
     "kv_cache_usage_max": "KV cache used, peak",
     "kv_cache_tokens": "KV cache size",
+    "running_mean": "running, mean",
+    "running_max": "running, peak",
+    "waiting_mean": "waiting, mean",
+    "waiting_max": "waiting, peak",
+    "engine_cpu_cores": "engine CPU",
+    "client_cpu_cores": "client CPU",
+    "engine_rss_bytes": "engine memory (RSS)",
+    "client_lag_p99_ms": "client delay, P99",
+    "window_s": "window",
 }
 _SHARES = ("_rate", "_usage_mean", "_usage_max", "_share")
 _SUFFIX_UNITS = (
@@ -41,11 +50,11 @@ def metric_label(name: str) -> str:
     """A metric's name as a table shows it.
 
     >>> metric_label("p99_e2e_ms"), metric_label("waiting_max")
-    ('P99 E2E', 'waiting max')
+    ('P99 E2E', 'waiting, peak')
     """
     latency = _LATENCY.match(name)
     if latency:
-        statistic = latency["statistic"].replace("_", ".")
+        statistic = latency["statistic"]
         return f"{statistic.upper() if statistic.startswith('p') else statistic} {latency['what'].upper()}"
     if name in _LABELS:
         return _LABELS[name]

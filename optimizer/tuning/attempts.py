@@ -28,9 +28,15 @@ _MAX_CONFIG_ATTEMPTS = 2
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """A trial that could not be brought to a verdict, and is left for another run: the host is to blame."""
+    """A trial that could not be brought to a verdict, and is left for another run: the host is to blame.
+
+    Attributes:
+        failure: The last attempt's.
+        attempts: How many this run made.
+    """
 
     failure: Failure
+    attempts: int
 
 
 class TrialAttempts:
@@ -75,7 +81,9 @@ class TrialAttempts:
             The record as it stands (still RUNNING; the caller scores it) with the last attempt's outcome, or Trouble
             when faults of the host used up the attempts.
         """
-        for tried in range(1, MAX_ATTEMPTS + 1):
+        tried = 0
+        while True:
+            tried += 1
             resolved = self._settings.resolve(trial.role, trial.params)
             trial = replace(trial, config=resolved.config)
             self._store.put_trial(trial)
@@ -86,9 +94,8 @@ class TrialAttempts:
             self._observer.attempt_failed(trial.number, outcome.failure, will_retry=again)
             if not again:
                 if outcome.failure.blame is Blame.HOST:
-                    return Trouble(outcome.failure)
+                    return Trouble(outcome.failure, tried)
                 return trial, outcome
-        raise AssertionError("unreachable: the last attempt is never worth another")
 
     async def _attempt(self, trial: TrialRecord, resolved: ResolvedConfig) -> AttemptOutcome:
         number = 1 + len(self._attempts_so_far(trial.number))
@@ -107,7 +114,6 @@ class TrialAttempts:
 
         def launched(argv: tuple[str, ...]) -> None:
             attempt.update(argv=argv)
-            self._observer.trial_started(trial, attempt=number, argv=argv)
 
         def progressed(progress: LoadProgress) -> None:
             self._observer.load_progress(
@@ -117,9 +123,11 @@ class TrialAttempts:
                 window_s=progress.window_s,
             )
 
+        self._observer.trial_started(trial, attempt=number)
         try:
             outcome = await self._pipeline.run(job, clock, on_launch=launched, on_progress=progressed)
         except BaseException:
+            clock.end()
             attempt.update(ended_at=datetime.now(UTC))
             raise
         attempt.update(ended_at=datetime.now(UTC), failure=outcome.failure)

@@ -10,7 +10,7 @@ from optuna.trial import Trial
 from optimizer.core.record import ParamValue
 from optimizer.search_spaces import BoolParameter, ChoiceParameter, FloatParameter, IntParameter, Parameter
 
-_FLOAT_DIGITS = 9
+_SIGNIFICANT_DIGITS = 12
 
 
 def distribution_of(parameter: Parameter) -> BaseDistribution:
@@ -43,7 +43,7 @@ def suggest(trial: Trial, name: str, parameter: Parameter) -> ParamValue:
             value = trial.suggest_categorical(name, parameter.values)
         case BoolParameter():
             value = trial.suggest_categorical(name, (False, True))
-    return tidy(_present(value))
+    return _present(value)
 
 
 def _present(value: ParamValue | None) -> ParamValue:
@@ -53,6 +53,9 @@ def _present(value: ParamValue | None) -> ParamValue:
     return value
 
 
-def tidy(value: ParamValue) -> ParamValue:
+def tidy(value: ParamValue, distribution: BaseDistribution) -> ParamValue:
     """A value as a person would write it: stepped floats come with a tail of binary noise (0.30000000000000004)."""
-    return round(value, _FLOAT_DIGITS) if isinstance(value, float) else value
+    if not isinstance(distribution, FloatDistribution):
+        return value
+    rounded = float(f"{value:.{_SIGNIFICANT_DIGITS}g}")
+    return min(max(rounded, distribution.low), distribution.high)

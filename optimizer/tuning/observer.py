@@ -15,7 +15,7 @@ class StudyObserver(Protocol):
     def study_opened(self, study: StudyRecord, trials: list[TrialRecord], *, total_trials: int) -> None:
         """The study exists and `trials` were there already (a resume when not empty)."""
 
-    def trial_started(self, trial: TrialRecord, *, attempt: int, argv: tuple[str, ...]) -> None:
+    def trial_started(self, trial: TrialRecord, *, attempt: int) -> None:
         """An attempt at a trial begins."""
 
     def stage_entered(self, number: int, stage: Stage) -> None:

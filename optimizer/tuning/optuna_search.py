@@ -17,16 +17,18 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Self
 
 import optuna
 from optuna.exceptions import ExperimentalWarning
-from optuna.storages import BaseStorage
 from optuna.trial import FrozenTrial, Trial, TrialState
 
-from optimizer.core import record
 from optimizer.core.record import ParamValue, TrialRecord
-from optimizer.core.scoring import Verdict
+from optimizer.core.scoring import Constraint, Verdict
 from optimizer.core.trial import TrialState as State
+from optimizer.storage import StudyStore
+from optimizer.storage.optuna_storage import optuna_errors, optuna_storage
 from optimizer.tuning.distributions import suggest
 from optimizer.tuning.rule_keeping_sampler import RuleKeepingSampler
 
@@ -39,10 +41,12 @@ _ATTR_METRICS = ("p99_e2e_ms", "p99_ttft_ms", "p99_tpot_ms", "preemptions", "pre
 
 
 class OptunaSearch:
-    """One Optuna study, driven by ask and tell.
+    """One Optuna study, driven by ask and tell. A context manager, which closes the connections to the database.
+
+    Every call raises `HostError` when the database cannot be reached, read or written.
 
     Args:
-        storage: Where Optuna keeps it; None keeps it in memory.
+        store: The history whose database holds the study; None keeps the study in memory.
         name: Study name.
         metric: Name of the objective's metric, shown by the dashboard.
         maximise: Direction.
@@ -50,54 +54,77 @@ class OptunaSearch:
     """
 
     def __init__(
-        self, storage: BaseStorage | None, name: str, *, metric: str, maximise: bool, sampler: RuleKeepingSampler
+        self, store: StudyStore | None, name: str, *, metric: str, maximise: bool, sampler: RuleKeepingSampler
     ) -> None:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self._store = store
         self._sampler = sampler
-        self._study = optuna.create_study(
-            storage=storage,
-            study_name=name,
-            direction="maximize" if maximise else "minimize",
-            sampler=sampler,
-            load_if_exists=True,
-        )
-        if self._study.metric_names is None:
-            with warnings.catch_warnings():
-                # The dashboard names axes and columns with it; without it they read `Objective`.
-                warnings.simplefilter("ignore", ExperimentalWarning)
-                self._study.set_metric_names([metric])
+        self._storage = None if store is None else optuna_storage(store)
+        with self._errors():
+            self._study = optuna.create_study(
+                storage=self._storage,
+                study_name=name,
+                direction="maximize" if maximise else "minimize",
+                sampler=sampler,
+                load_if_exists=True,
+            )
+            if self._study.metric_names is None:
+                with warnings.catch_warnings():
+                    # The dashboard names axes and columns with it; without it they read `Objective`.
+                    warnings.simplefilter("ignore", ExperimentalWarning)
+                    self._study.set_metric_names([metric])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._storage is not None:
+            self._storage.engine.dispose()
 
     def __len__(self) -> int:
         """How many trials Optuna knows, whatever their state."""
-        return len(self._study.get_trials(deepcopy=False))
+        with self._errors():
+            return len(self._study.get_trials(deepcopy=False))
 
     def open_numbers(self) -> list[int]:
         """Numbers of the trials that were asked for and not yet told."""
-        return [t.number for t in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))]
+        with self._errors():
+            return [t.number for t in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))]
 
     def ask(self) -> tuple[int, dict[str, ParamValue]]:
-        """Open the next trial. Returns its number and its parameters, only the active ones."""
-        trial = self._study.ask()
-        return trial.number, self._suggest(trial)
+        """Open the next trial. Returns its number and its parameters, only the active ones.
+
+        Raises:
+            InputError: The rules of the space leave no setting.
+        """
+        with self._errors():
+            trial = self._study.ask()
+            return trial.number, self._suggest(trial)
 
     def ask_again(self, number: int) -> dict[str, ParamValue]:
         """The parameters of a trial that was asked for before; completes one whose asking was cut short."""
-        return self._suggest(Trial(self._study, self._frozen(number)._trial_id))
+        with self._errors():
+            frozen = self._frozen(number)
+            if self._sampler.is_whole(frozen.params):
+                return frozen.params
+            return self._suggest(self._reopened(frozen))
 
     def tell(self, trial: TrialRecord) -> None:
         """Tell a final trial. Told twice, the second is ignored: a resume repairs a crash between record and tell."""
-        frozen = self._frozen(trial.number)
-        if frozen.state.is_finished():
-            return
-        live = Trial(self._study, frozen._trial_id)
-        for key, attr in _user_attrs(trial).items():
-            live.set_user_attr(key, attr)
-        known = frozen.constraints
-        for key, violation in sorted(_constraints(trial).items()):
-            if key not in known:
-                live.set_constraint(key, violation)
-        state, value = _optuna_state(trial)
-        self._study.tell(trial.number, values=value, state=state)
+        with self._errors():
+            frozen = self._frozen(trial.number)
+            if frozen.state.is_finished():
+                return
+            live = self._reopened(frozen)
+            for key, attr in _user_attrs(trial).items():
+                live.set_user_attr(key, attr)
+            # Optuna keeps the first value of a constraint; those there are from a tell that was cut short.
+            known = frozen.constraints
+            for key, violation in sorted(_constraints(trial).items()):
+                if key not in known:
+                    live.set_constraint(key, violation)
+            state, value = _optuna_state(trial)
+            self._study.tell(trial.number, values=value, state=state)
 
     def _suggest(self, trial: Trial) -> dict[str, ParamValue]:
         parameters = self._sampler.parameters
@@ -105,6 +132,13 @@ class OptunaSearch:
 
     def _frozen(self, number: int) -> FrozenTrial:
         return self._study.get_trials(deepcopy=False)[number]
+
+    def _reopened(self, frozen: FrozenTrial) -> Trial:
+        """A trial that can be written to again. Optuna has no public way to a trial that an earlier process asked."""
+        return Trial(self._study, frozen._trial_id)
+
+    def _errors(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._store is None else optuna_errors(self._store)
 
 
 def _optuna_state(trial: TrialRecord) -> tuple[TrialState, float | None]:
@@ -114,24 +148,35 @@ def _optuna_state(trial: TrialRecord) -> tuple[TrialState, float | None]:
 
 
 def _constraints(trial: TrialRecord) -> Mapping[str, float]:
+    """What Optuna is told: a trial is feasible to it when none is above 0, and so exactly when it is to us."""
     if trial.state in (State.FAILED, State.REJECTED):
         graded = trial.failure.violation if trial.failure is not None else None
         return {_CRASH: _clip(graded) if graded is not None and graded > 0 else 1.0}
-    values = {_CRASH: -1.0, _UNDECIDED: -1.0}
+    values = {_CRASH: -1.0, _UNDECIDED: _SMALL_VIOLATION if trial.state is State.UNDECIDED else -1.0}
     if trial.score is not None:
-        values |= {c.name: _clip(c.violation if c.violation is not None else 0.0) for c in trial.score.constraints}
-        if trial.score.verdict is Verdict.UNDECIDED:
-            values[_UNDECIDED] = _SMALL_VIOLATION
+        values |= {constraint.name: _violation(constraint) for constraint in trial.score.constraints}
     return values
 
 
+def _violation(constraint: Constraint) -> float:
+    """The graded violation, on the side of 0 that the verdict says; 0 where nothing was measured."""
+    graded = constraint.violation
+    if graded is None or math.isnan(graded):
+        graded = 0.0
+    if constraint.verdict is Verdict.FEASIBLE:
+        return _clip(min(graded, 0.0))
+    if constraint.verdict is Verdict.INFEASIBLE and graded <= 0.0:
+        return _SMALL_VIOLATION
+    return _clip(graded)
+
+
 def _clip(violation: float) -> float:
-    return math.copysign(min(abs(violation), _MAX_VIOLATION), violation)
+    return max(-_MAX_VIOLATION, min(violation, _MAX_VIOLATION))
 
 
-def _user_attrs(trial: TrialRecord) -> dict[str, record.ParamValue]:
+def _user_attrs(trial: TrialRecord) -> dict[str, ParamValue]:
     """Short columns for the dashboard's table."""
-    attrs: dict[str, record.ParamValue] = {"state": trial.state.value, "role": trial.role.value}
+    attrs: dict[str, ParamValue] = {"state": trial.state.value, "role": trial.role.value}
     if trial.failure is not None:
         attrs["failure"] = trial.failure.kind.value
     for name in _ATTR_METRICS:

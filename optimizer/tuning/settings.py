@@ -9,7 +9,7 @@ from typing import Protocol
 from optimizer.core.engine_config import EngineConfig
 from optimizer.core.record import ParamValue
 from optimizer.core.trial import TrialRole
-from optimizer.search_spaces import GIB, SearchSpace
+from optimizer.search_spaces import BUILT_IN_RULES, GIB, SearchSpace
 
 MEMORY_FLAG = "gpu-memory-utilization"
 
@@ -72,8 +72,10 @@ class Settings:
         return ResolvedConfig(config, fraction * total / GIB)
 
     def broken_rules(self, params: Mapping[str, ParamValue]) -> tuple[str, ...]:
-        """The rules that a proposal breaks, each as a sentence with both values."""
-        return self.resolver.space.broken_rules(self.resolve(TrialRole.SEARCH, params).config.flags)
+        """The rules that a proposal breaks, vLLM's and the space's own, as they were written."""
+        flags = self.resolve(TrialRole.SEARCH, params).config.flags
+        rules = (*BUILT_IN_RULES, *self.resolver.space.rules)
+        return tuple(rule.text for rule in rules if rule.broken_by(flags) is not None)
 
     def fixed_proposals(self) -> dict[int, dict[str, ParamValue]]:
         """The parameters of the trials that are not drawn: the baseline's, and none for vLLM's defaults."""

@@ -32,7 +32,7 @@ class StageClock:
 
     @property
     def stage(self) -> Stage:
-        """The running stage; the last one when none runs."""
+        """The running stage; the last one when none runs. Not to be asked before the first was entered."""
         return self.stages[-1].stage
 
     def enter(self, stage: Stage) -> None:
@@ -42,9 +42,10 @@ class StageClock:
         self._on_change(self.stages)
 
     def end(self) -> None:
-        """End the running stage."""
-        self._close()
-        self._on_change(self.stages)
+        """End the running stage, if there is one."""
+        if self._current is not None:
+            self._close()
+            self._on_change(self.stages)
 
     def _close(self) -> None:
         if self._current is not None:

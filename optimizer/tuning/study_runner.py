@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from optimizer.core.errors import HostError, InputError
-from optimizer.core.failure import Failure, FailureKind
+from optimizer.core.failure import FailureKind
 from optimizer.core.record import ParamValue, StudyRecord, TrialRecord
 from optimizer.core.scoring import Verdict
 from optimizer.core.trial import TrialRole, TrialState
@@ -123,7 +123,7 @@ class StudyRunner:
         return sum(trial.state.is_final for trial in self._store.trials(self._study.name))
 
     def _expected_trial_s(self, budget: Budget) -> float:
-        """The longest trial so far with a margin; a guess before the first."""
+        """The longest attempt at a trial so far, with a margin; a guess before the first."""
         durations = [
             (attempt.ended_at - attempt.started_at).total_seconds()
             for trial in self._store.trials(self._study.name)
@@ -138,14 +138,12 @@ class StudyRunner:
         self._store.put_trial(trial)
         try:
             result = await self._attempts.run(trial)
+            if isinstance(result, Trouble):
+                raise _host_error(trial, result)
+            final = self._judge(*result)
         except BaseException:
             self._set_aside(trial)
             raise
-        if isinstance(result, Trouble):
-            self._set_aside(trial)
-            raise _host_error(trial, result.failure)
-        trial, outcome = result
-        final = self._judge(trial, outcome)
         self._store.put_trial(final)
         self._search.tell(final)
         self._observer.trial_finished(final)
@@ -202,9 +200,11 @@ class StudyRunner:
             )
 
 
-def _host_error(trial: TrialRecord, failure: Failure) -> HostError:
+def _host_error(trial: TrialRecord, trouble: Trouble) -> HostError:
+    failure = trouble.failure
+    times = "once" if trouble.attempts == 1 else f"{trouble.attempts} times in a row"
     evidence = f" [{failure.evidence[0]}]" if failure.evidence else ""
     return HostError(
-        f"trial {trial.number} met a fault of the host again and again; the last: {failure.detail}{evidence}",
+        f"trial {trial.number} met a fault of the host {times}; the last: {failure.detail}{evidence}",
         hint="put the host right and run the same command: the study goes on with this trial",
     )

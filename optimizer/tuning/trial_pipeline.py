@@ -6,11 +6,12 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import aiohttp
 
 from optimizer.core.engine_config import EngineConfig
+from optimizer.core.errors import HostError
 from optimizer.core.failure import Blame, Failure, FailureKind
 from optimizer.core.measurement import LoadResult, Measurement
 from optimizer.core.trial import Stage
@@ -23,8 +24,11 @@ from optimizer.tuning.stage_clock import StageClock
 
 ENGINE_LOG = "engine.log"
 REQUEST_SAMPLES = "requests.csv.gz"
-_END_SEEN_S = 3.0
+_END_SEEN_S = 6.0
+"""vLLM's API server looks every 5 s whether its EngineCore lives, and leaves when it does not."""
 _MEMORY_TOLERANCE = 0.03
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +100,16 @@ class TrialPipeline:
             on_progress: Told how far the measuring window is.
 
         Raises:
-            HostError: The host cannot launch anything: no port, no guard.
+            HostError: The host cannot launch anything (no port, no guard) or not keep the samples (disk full).
             asyncio.CancelledError: The study was interrupted.
         """
         clock.enter(Stage.LAUNCHING)
-        engine = await self._launcher.launch(job.config, log=job.folder / ENGINE_LOG, marker=job.marker)
+        launch = self._launcher.launch(job.config, log=job.folder / ENGINE_LOG, marker=job.marker)
+        engine, cancelled = await _to_its_end(launch)
         measurement, failure, startup = None, None, None
         try:
+            if cancelled is not None:
+                raise cancelled
             on_launch(engine.argv)
             startup = await engine.wait_ready(limit_s=job.start_limit_s)
             _check_memory(startup, job.expected_memory_gib)
@@ -112,12 +119,9 @@ class TrialPipeline:
         except LoadFailed as trouble:
             failure = await _load_failure(engine, trouble, clock.stage)
         finally:
-            clock.enter(Stage.STOPPING)
-            stop = await _uninterrupted(engine.stop())
-            clock.end()
+            stop = await _stop(engine, clock)
         if stop.left:
-            failure = _survivors(stop)
-            measurement = None
+            measurement, failure = None, _survivors(stop)
         return AttemptOutcome(measurement, failure, engine.argv, startup, stop)
 
     async def _load(
@@ -128,9 +132,11 @@ class TrialPipeline:
         notes = await engine.unless_it_ends(self._warm_up(engine, plan), Stage.WARMING_UP)
         clock.enter(Stage.MEASURING)
         measurement = await engine.unless_it_ends(self._measure(engine, plan, on_progress), Stage.MEASURING)
-        write_samples(job.folder / REQUEST_SAMPLES, measurement.load)
+        _keep_samples(job.folder / REQUEST_SAMPLES, measurement.load)
         if not measurement.load.ok.any():
             raise LoadFailed("no request in the measuring window succeeded", _error_lines(measurement.load))
+        if not measurement.load.ok.all():
+            await _raise_if_dead(engine, Stage.MEASURING)
         return replace(measurement, engine=replace(measurement.engine, notes=(*notes, *measurement.engine.notes)))
 
     async def _warm_up(self, engine: EngineProcess, plan: RequestPlan) -> tuple[str, ...]:
@@ -166,18 +172,42 @@ class TrialPipeline:
         return Measurement(load=load, engine=scraper.result(), host=host.result())
 
 
-async def _uninterrupted(stop: Coroutine[Any, Any, StopReport]) -> StopReport:
-    """Await the stop of an engine to its end, even while this task is being cancelled; the stop itself is bounded."""
-    task = asyncio.create_task(stop, name="stop-engine")
+async def _stop(engine: EngineProcess, clock: StageClock) -> StopReport:
+    """Stop the engine and see it gone, even while this task is being cancelled, or when no stage can be recorded."""
+    try:
+        clock.enter(Stage.STOPPING)
+    finally:
+        report, cancelled = await _to_its_end(engine.stop())
+    clock.end()
+    if cancelled is not None:
+        raise cancelled
+    return report
+
+
+async def _to_its_end(work: Coroutine[Any, Any, T]) -> tuple[T, asyncio.CancelledError | None]:
+    """Await work that must not be cut short and is bounded by itself: launching an engine, stopping it.
+
+    Returns:
+        Its result, and the cancellation that came meanwhile, for the caller to raise once it has tidied up.
+    """
+    task = asyncio.create_task(work)
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
         try:
             await asyncio.shield(task)
         except asyncio.CancelledError as error:
             cancelled = error
-    if cancelled is not None:
-        raise cancelled
-    return task.result()
+    return task.result(), cancelled
+
+
+def _keep_samples(path: Path, load: LoadResult) -> None:
+    try:
+        write_samples(path, load)
+    except OSError as error:
+        raise HostError(
+            f"cannot write {path}: {error.strerror}",
+            hint="free some space, then run the same command again: it goes on where it stopped",
+        ) from error
 
 
 def _check_memory(startup: StartupFacts, expected_gib: float | None) -> None:
@@ -201,13 +231,21 @@ def _check_memory(startup: StartupFacts, expected_gib: float | None) -> None:
     )
 
 
+async def _raise_if_dead(engine: EngineProcess, stage: Stage) -> None:
+    """After requests failed: an engine that died under them explains it better than its clients do.
+
+    Raises:
+        EngineFailed: It has ended, or does so now.
+    """
+    if not await engine.is_healthy():
+        await engine.unless_it_ends(asyncio.sleep(_END_SEEN_S), stage)
+
+
 async def _load_failure(engine: EngineProcess, trouble: LoadFailed, stage: Stage) -> Failure:
-    """What a broken load means: an engine that died meanwhile explains it better than its clients do."""
-    if await engine.ends_within(_END_SEEN_S):
-        try:
-            await engine.unless_it_ends(asyncio.sleep(0), stage)
-        except EngineFailed as ended:
-            return ended.failure
+    try:
+        await _raise_if_dead(engine, stage)
+    except EngineFailed as ended:
+        return ended.failure
     return Failure(
         kind=FailureKind.ERROR_RATE,
         stage=stage,

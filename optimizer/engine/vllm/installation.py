@@ -8,9 +8,12 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from optimizer.core.errors import HostError
 
+_ANSWER_LIMIT_S = 60.0
+_GIVE_PYTHON = "give the Python that has vLLM installed"
 _QUESTION = """
 import importlib.metadata as m, importlib.util as u, json, sys
 def version(*names):
@@ -43,14 +46,8 @@ def find_vllm(engine_python: str | None) -> VllmInstallation:
     python = engine_python or sys.executable
     origin = "--engine-python" if engine_python else "this Python"
     if shutil.which(python) is None:
-        raise HostError(
-            f"{origin}: {python} is not an executable program", hint="give the Python that has vLLM installed"
-        )
-    done = subprocess.run([python, "-c", _QUESTION], capture_output=True, text=True, timeout=60, check=False)
-    if done.returncode != 0:
-        last = done.stderr.strip().splitlines()[-1:] or ["no output"]
-        raise HostError(f"{origin}: {python} does not run as Python: {last[0]}")
-    answer = json.loads(done.stdout)
+        raise HostError(f"{origin}: {python} is not an executable program", hint=_GIVE_PYTHON)
+    answer = _ask(python, origin)
     if not answer["found"] or not answer["vllm"]:
         raise HostError(
             f"vLLM is not installed for {python} ({origin})",
@@ -62,3 +59,18 @@ def find_vllm(engine_python: str | None) -> VllmInstallation:
         torch_version=answer["torch"] or "unknown",
         python_version=answer["python"],
     )
+
+
+def _ask(python: str, origin: str) -> dict[str, Any]:
+    """The answer to `_QUESTION`: the last line, since a Python may greet on stdout before it answers."""
+    try:
+        done = subprocess.run(
+            [python, "-c", _QUESTION], capture_output=True, text=True, timeout=_ANSWER_LIMIT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise HostError(f"{origin}: {python} does not run as Python: {error}", hint=_GIVE_PYTHON) from error
+    try:
+        return dict(json.loads(done.stdout.splitlines()[-1]))
+    except (ValueError, IndexError):
+        last = done.stderr.strip().splitlines()[-1:] or [f"no answer, exit code {done.returncode}"]
+        raise HostError(f"{origin}: {python} does not run as Python: {last[0]}", hint=_GIVE_PYTHON) from None

@@ -17,6 +17,7 @@ import os
 import runpy
 import sys
 import traceback
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -28,8 +29,8 @@ _PRELOAD_GPU = ("vllm.v1.worker.gpu_worker", "vllm.v1.worker.gpu_model_runner")
 
 def _load_guard(path: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location("autotune_guard", path)
-    if spec is None or spec.loader is None:
-        raise SystemExit(f"cannot load the guard from {path}")
+    if spec is None or spec.loader is None or not Path(path).is_file():
+        raise SystemExit(f"cannot load the guard from {path}: no such Python file")
     guard = importlib.util.module_from_spec(spec)
     sys.modules["autotune_guard"] = guard
     spec.loader.exec_module(guard)
@@ -74,6 +75,8 @@ def _become_server(launch: dict[str, Any]) -> None:
 
 def main() -> None:
     """Import vLLM, then serve launches as the guard does; `argv` of a launch holds the server's arguments alone."""
+    if len(sys.argv) < 2:
+        raise SystemExit("usage: warm_spare.py GUARD_PY [MODULE ...]")
     guard = _load_guard(sys.argv[1])
     guard.die_with_parent()
     _preload(sys.argv[2:])
