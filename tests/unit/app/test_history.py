@@ -1,12 +1,17 @@
 from __future__ import annotations
 
+import subprocess
+from dataclasses import replace
+
 import pytest
 
 from optimizer.app.history import read_study
 from optimizer.app.show import read_trial
 from optimizer.app.status import read_studies
 from optimizer.core.errors import InputError
-from optimizer.core.record import best_trial
+from optimizer.core.record import AttemptRecord, ProcessIdentity, best_trial
+from optimizer.core.trial import TrialState
+from optimizer.host.processes import identity_of, own_identity
 from optimizer.storage import open_store
 
 
@@ -56,3 +61,17 @@ def test_a_trial_comes_with_its_baseline(history):
     with pytest.raises(InputError, match="has no trial 99") as caught:
         read_trial(history, None, 99)
     assert caught.value.hint == "its trials: 0 to 7"
+
+
+def test_a_trial_whose_optimizer_was_killed_is_read_as_interrupted(tmp_path, sample):
+    with subprocess.Popen(["true"]) as process:
+        killed = identity_of(process.pid)
+    owners = [killed, own_identity(), ProcessIdentity("another-host", "b00t", 1, 1)]
+    with open_store(str(tmp_path / "studies.db")) as store:
+        store.create_study(sample.study)
+        for number, owner in enumerate(owners):
+            store.put_trial(replace(sample.trials[number], state=TrialState.RUNNING, attempts=(), score=None))
+            attempt = AttemptRecord(1, owner, sample.study.created_at, None, "folder")
+            store.begin_attempt(sample.study.name, number, attempt)
+    read = read_study(str(tmp_path / "studies.db"), None)
+    assert [trial.state for trial in read.trials] == [TrialState.INTERRUPTED, TrialState.RUNNING, TrialState.RUNNING]

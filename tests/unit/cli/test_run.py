@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from optimizer.app.run_study import RunRequest, StudyOutcome
+from optimizer.app.request import RunRequest
+from optimizer.app.run_study import StudyOutcome
 from optimizer.core.errors import HostError, Interrupted
 from optimizer.core.trial import TrialRole
 
@@ -19,7 +20,7 @@ def run_with(monkeypatch, tmp_path):
             requests.append(request)
             observer.study_opened(sample.study, [], total_trials=8)
             for trial in sample.trials[:5]:
-                observer.trial_started(trial, attempt=1, argv=())
+                observer.trial_started(trial, attempt=1)
                 observer.trial_finished(trial)
             if error is not None:
                 raise error
@@ -137,7 +138,7 @@ def test_a_dry_run_shows_the_plan_and_starts_nothing(invoke, run_with, sample, m
         total_estimate_s=640.0,
         notes=("memory is 1.5 GiB",),
     )
-    monkeypatch.setattr("optimizer.app.run_study.plan_study", lambda request: plan)
+    monkeypatch.setattr("optimizer.app.plan.plan_study", lambda request: plan)
     requests = run_with(sample)
     result = invoke("run", "--space", "tiny-cpu", "--dry-run")
     assert result.exit_code == 0, result.stderr

@@ -41,7 +41,7 @@ def running(trial):
 def play_one_trial(progress, sample, clock, *, number=2):
     """Everything up to the middle of the measuring window of one trial."""
     progress.study_opened(sample.study, sample.trials[:number], total_trials=12)
-    progress.trial_started(running(sample.trials[number]), attempt=1, argv=("python",))
+    progress.trial_started(running(sample.trials[number]), attempt=1)
     for stage in (Stage.LAUNCHING, Stage.WARMING_UP, Stage.MEASURING):
         progress.stage_entered(number, stage)
     progress.load_progress(number, done_requests=31, elapsed_s=7.5, window_s=15.0)
@@ -75,7 +75,7 @@ def test_a_failed_trial_tells_why(sample, clock, console):
     progress = PlainProgress(console, clock=clock)
     failed = sample.trials[4]
     progress.study_opened(sample.study, sample.trials[:4], total_trials=5)
-    progress.trial_started(running(failed), attempt=2, argv=())
+    progress.trial_started(running(failed), attempt=2)
     progress.attempt_failed(4, failed.failure, will_retry=True)
     progress.trial_finished(failed)
     why = "kv cache too small while launching: 4096 tokens of context need 128 MiB of KV cache and there are 64"

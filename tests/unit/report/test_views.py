@@ -102,6 +102,7 @@ def test_the_study_s_note_names_its_best_and_the_flags(sample, infeasible_sample
     note = study_note(sample.study, sample.trials)
     assert "**#2**, output tok/s 512.3, +28 % vs baseline" in note
     assert "--max-num-seqs 64" in note
+    assert all(len(line) <= 100 for line in note.splitlines() if line.startswith("--"))
     assert "vllm 0.32.0" in note
     assert "No trial is feasible yet." in study_note(infeasible_sample.study, infeasible_sample.trials)
 
@@ -109,3 +110,12 @@ def test_the_study_s_note_names_its_best_and_the_flags(sample, infeasible_sample
 def test_commands_to_copy_name_the_storage_that_was_given():
     commands = StudyCommands("python -m optimizer", "my-study", "sqlite:////a b/studies.db")
     assert commands.show(3) == "python -m optimizer show 3 --study my-study --storage 'sqlite:////a b/studies.db'"
+
+
+def test_a_note_s_evidence_does_not_make_its_page_wide(sample):
+    failed = next(trial for trial in sample.trials if trial.failure is not None)
+    assert failed.failure is not None
+    long = replace(failed, failure=replace(failed.failure, evidence=("evidence " * 100,)))
+    lines = [line for line in note_of(long).splitlines() if "evidence" in line]
+    assert max(map(len, lines)) <= 100
+    assert sum(line.count("evidence") for line in lines) == 100
