@@ -1,0 +1,95 @@
+"""Who dies by SIGKILL, without a word: whatever it is, no engine is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from optimizer.core.errors import HostError
+from optimizer.core.record import ProcessIdentity
+from optimizer.host.processes import identity_of, is_alive
+from optimizer.host.supervisor import Supervisor
+from tests.integration.supervision.helpers import LIMIT_S, family, gone, launching
+
+OPTIMIZER = """
+import asyncio, json, os, sys
+from pathlib import Path
+from optimizer.core.engine_config import EngineConfig
+from optimizer.engine.launch import EngineLauncher, EngineProgram
+from optimizer.host.supervisor import Supervisor
+
+async def main(folder, faults):
+    supervisor = await Supervisor.start(log=folder / "guard.log")
+    words = (sys.executable, "-m", "optimizer.engine.simulated")
+    launcher = EngineLauncher(supervisor, EngineProgram(head=words, display_head=words))
+    config = EngineConfig("simulated", "simulated", {}, {"AUTOTUNE_SIM_FAULTS": faults})
+    engine = await launcher.launch(config, log=folder / "engine.log", marker="s/0/1")
+    if "never_ready" not in faults:
+        await engine.wait_ready(limit_s=60)
+    print(json.dumps({"guard": supervisor._process.pid, "engine": engine.pid}), flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main(Path(sys.argv[1]), sys.argv[2]))
+"""
+
+
+async def started_optimizer(folder: Path, *faults: str) -> tuple[asyncio.subprocess.Process, list[ProcessIdentity]]:
+    """A process that has launched an engine, and its guard and engine."""
+    script = json.dumps([{"fault": fault} for fault in faults])
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", OPTIMIZER, str(folder), script), stdout=asyncio.subprocess.PIPE
+    )
+    assert process.stdout is not None
+    pids = json.loads(await asyncio.wait_for(process.stdout.readline(), LIMIT_S))
+    async with asyncio.timeout(LIMIT_S):
+        while len(family(pids["engine"])) < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    return process, [identity_of(pids["guard"]), *family(pids["engine"])]
+
+
+@pytest.mark.parametrize("faults", [(), ("never_ready",), ("ignore_sigterm", "escape_group")])
+async def test_a_killed_optimizer_leaves_neither_guard_nor_engine(tmp_path, faults):
+    optimizer, left_behind = await started_optimizer(tmp_path, *faults)
+    try:
+        optimizer.kill()
+        await gone(left_behind)
+    finally:
+        await optimizer.wait()
+        for process in left_behind:
+            with suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGKILL)
+    assert (tmp_path / "guard.log").read_text() == ""
+
+
+async def test_a_killed_guard_takes_the_engine_along(guard_log, tmp_path):
+    supervisor = await Supervisor.start(log=guard_log)
+    engine = await launching(supervisor, tmp_path)()
+    await engine.wait_ready(limit_s=LIMIT_S)
+    members = family(engine.pid)
+    psutil.Process(supervisor._process.pid).kill()
+    assert await engine.ends_within(LIMIT_S)
+    with pytest.raises(HostError, match="guard"):
+        await engine.stop()
+    with pytest.raises(HostError, match="guard"):
+        await launching(supervisor, tmp_path)()
+    await gone(members)
+    await supervisor.close()
+
+
+async def test_a_killed_core_ends_its_api_server(launch):
+    engine = await launch()
+    await engine.wait_ready(limit_s=LIMIT_S)
+    leader, core = family(engine.pid)
+    os.kill(core.pid, signal.SIGKILL)
+    assert await engine.ends_within(LIMIT_S)
+    report = await engine.stop()
+    assert (report.exit_code, report.killed, report.left) == (0, (), ())
+    assert not is_alive(leader)
