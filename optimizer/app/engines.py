@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from optimizer.config import EngineSection
+from optimizer.core.errors import InputError
 from optimizer.engine.launch import EngineLauncher, EngineProgram, warm_spare_command, warm_spare_environment
 from optimizer.engine.vllm.argv import SERVER_MODULE
 from optimizer.engine.vllm.installation import VllmInstallation, find_vllm
@@ -57,11 +58,20 @@ def choose_engine(kind: str, engine_python: str | None) -> EngineChoice:
 
 
 def vocabulary_size(model: str) -> int:
-    """Token ids below this exist in the model; 256 when its `config.json` is not at hand."""
+    """Token ids below this exist in the model; 256 when its `config.json` is not at hand.
+
+    Raises:
+        InputError: The file is no JSON object.
+    """
     file = Path(model) / "config.json"
     if not file.is_file():
         return _BYTE_VOCABULARY
-    size = json.loads(file.read_text(encoding="utf-8")).get("vocab_size")
+    try:
+        size = dict(json.loads(file.read_text(encoding="utf-8"))).get("vocab_size")
+    except (ValueError, TypeError) as error:
+        raise InputError(
+            f"{file}: this is no model configuration: {error}", hint="give --model another folder"
+        ) from None
     return size if isinstance(size, int) else _BYTE_VOCABULARY
 
 

@@ -19,6 +19,7 @@ from optimizer.host.processes import boot_id
 
 GUARD_SCRIPT = Path(guard_module.__file__)
 _CLOSE_LIMIT_S = 12.0
+_ANSWER_LIMIT_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,9 @@ class SupervisedProcess:
         Raises:
             HostError: The guard is gone, so nobody can say what is left.
         """
-        answer = await self._supervisor.request({"stop": {"grace_s": grace_s}}, "stopped")
+        answer = await self._supervisor.request(
+            {"stop": {"grace_s": grace_s}}, "stopped", limit_s=grace_s + _ANSWER_LIMIT_S
+        )
         return StopReport(
             exit_code=answer["exit_code"],
             term_s=answer["term_s"],
@@ -137,11 +140,15 @@ class Supervisor:
             HostError: The program cannot be started, or the guard is gone.
         """
         wanted = {"argv": list(spec.argv), "env": dict(spec.env), "log": os.fspath(spec.log), "cpus": list(spec.cpus)}
-        await self.request({"launch": wanted}, "launched")
+        await self.request({"launch": wanted}, "launched", limit_s=_ANSWER_LIMIT_S)
         return cast(SupervisedProcess, self._engine)  # set by the reader, before it passed the answer on
 
-    async def request(self, message: dict[str, Any], answer: str) -> dict[str, Any]:
-        """Send one request and wait for its answer. Not to be cancelled halfway: shield it."""
+    async def request(self, message: dict[str, Any], answer: str, *, limit_s: float) -> dict[str, Any]:
+        """Send one request and wait for its answer. Not to be cancelled halfway: shield it.
+
+        Raises:
+            HostError: The guard is gone, or does not answer in time: it is killed then, which ends its engine too.
+        """
         async with self._asking:
             if self._stdin.is_closing():
                 raise HostError("the guard of the engine is closed", hint=f"see {self._log}")
@@ -150,7 +157,11 @@ class Supervisor:
                 await self._stdin.drain()
             except (BrokenPipeError, ConnectionResetError) as error:
                 raise HostError("the guard of the engine is gone", hint=f"see {self._log}") from error
-            return await self._next(answer)
+            try:
+                return await asyncio.wait_for(self._next(answer), limit_s)
+            except TimeoutError:
+                self._process.kill()
+                raise HostError(f"the guard did not answer within {limit_s:.0f} s", hint=f"see {self._log}") from None
 
     async def close(self) -> None:
         """End the guard, and through it everything it started."""

@@ -83,7 +83,7 @@ def metric_value(name: str, value: float | None) -> str:
     if value is None or not math.isfinite(value):
         return MISSING
     if name.endswith(_SHARES):
-        return f"{100 * value:.0f} %"
+        return f"{value:.0%}".replace("%", " %")
     if name.endswith("_bytes"):
         return f"{value / _GIB:.2f} GiB"
     if name.endswith("_ms") and abs(value) >= 10:

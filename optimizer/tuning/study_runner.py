@@ -97,6 +97,8 @@ class StudyRunner:
         unfinished = self._reconcile()
         trials = self._store.trials(self._study.name)
         self._observer.study_opened(self._study, trials, total_trials=budget.trials)
+        for trial in trials:
+            self._stop_if_refused(trial)
         self._check_baseline(trials)
         while self._finished() < budget.trials:
             spent_s = self._now_s() - begun_s

@@ -22,7 +22,7 @@ def engine_environment(
     env = {**os.environ, **space_env}
     env["VLLM_API_KEY"] = api_key
     env["VLLM_SERVER_DEV_MODE"] = "1"  # for POST /reset_prefix_cache; the server listens on loopback only
-    env["VLLM_AUTOTUNE_TRIAL"] = marker
+    env["AUTOTUNE_TRIAL"] = marker
     env["SPT_NOENV"] = "1"  # keeps setproctitle from wiping the marker out of /proc/PID/environ
     env["PYTHONUNBUFFERED"] = "1"
     if cpu_threads is not None:

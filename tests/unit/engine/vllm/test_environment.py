@@ -21,8 +21,8 @@ def test_the_key_stands_in_the_environment_alone():
 
 
 def test_a_space_does_not_take_the_key_the_marker_or_dev_mode_away():
-    env = environment(VLLM_API_KEY="other", VLLM_AUTOTUNE_TRIAL="other", VLLM_SERVER_DEV_MODE="0", SPT_NOENV="0")
-    assert (env["VLLM_API_KEY"], env["VLLM_AUTOTUNE_TRIAL"], env["VLLM_SERVER_DEV_MODE"], env["SPT_NOENV"]) == (
+    env = environment(VLLM_API_KEY="other", AUTOTUNE_TRIAL="other", VLLM_SERVER_DEV_MODE="0", SPT_NOENV="0")
+    assert (env["VLLM_API_KEY"], env["AUTOTUNE_TRIAL"], env["VLLM_SERVER_DEV_MODE"], env["SPT_NOENV"]) == (
         *("k-123", "study/3/1", "1", "1"),
     )
 
