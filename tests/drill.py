@@ -1,0 +1,121 @@
+"""A study on the simulated engine whose trials take a second or two: its space file, and what its database holds."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+STUDY = "drill"
+TRIALS = 5
+SPEED = {"AUTOTUNE_SIM_SPEED": "100"}
+RUN = ("run", "--space", "space.yaml", "--engine", "simulated")
+"""The words of the run that every drill begins with."""
+
+SPACE: dict[str, Any] = {
+    "name": STUDY,
+    "model": "tiny-kv",
+    "trials": TRIALS,
+    "engine": {"start_timeout_s": 60, "flags": {"load-format": "dummy"}},
+    "parameters": {
+        "max-num-seqs": {"kind": "int", "low": 4, "high": 64, "log": True, "default": 64},
+        "max-num-batched-tokens": {"kind": "choice", "choices": [256, 512, 1024, 2048], "default": 2048},
+        "enable-prefix-caching": {"kind": "bool", "default": True},
+        "block-size": {"kind": "choice", "choices": [16, 32], "default": 16},
+    },
+    "workload": {
+        "name": "drill",
+        "arrivals": {"kind": "closed_loop", "in_flight": 8},
+        "shared_prefix": {"prefixes": 2, "tokens": 64},
+        "prompt_tokens": {"kind": "uniform", "low": 16, "high": 32},
+        "output_tokens": {"kind": "uniform", "low": 4, "high": 8},
+        "warmup": {"requests": 4, "max_s": 2},
+        "window": {"min_s": 0.3, "max_s": 2, "min_requests": 100},
+    },
+    "objective": "throughput",
+    # Loose: what is drilled here is the way of a study, and the machine may stall at any moment.
+    "slos": ["p99_e2e<=20x"],
+    "baseline": "vllm serve tiny-kv --max-num-seqs 8",
+}
+"""As little as makes a P99: 100 requests. Baseline and defaults, then random proposals: no trial is modelled."""
+
+
+def write_space(folder: Path, changes: Mapping[str, Any] | None = None) -> None:
+    """Writes `space.yaml` with some top-level keys replaced."""
+    text = yaml.safe_dump({**SPACE, **(changes or {})}, sort_keys=False)
+    (folder / "space.yaml").write_text(text, encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """One trial as both halves of the database tell it.
+
+    Attributes:
+        attempts: Number of each attempt, in order.
+        told: Its state in Optuna's tables.
+    """
+
+    number: int
+    state: str
+    params: dict[str, Any]
+    attempts: list[int]
+    told: str | None
+
+
+@dataclass(frozen=True)
+class History:
+    """Reads a study's database past our own code."""
+
+    file: Path
+
+    @classmethod
+    def of(cls, folder: Path) -> History:
+        return cls(folder / "autotune" / "studies.db")
+
+    def trials(self) -> list[Recorded]:
+        """All trials by number; a number that only Optuna knows has the state `unrecorded`."""
+        with closing(sqlite3.connect(self.file)) as database:
+            ours = database.execute("SELECT id, number, state, params FROM autotune_trials ORDER BY number").fetchall()
+            tries = database.execute("SELECT trial_id, number FROM autotune_attempts ORDER BY number").fetchall()
+            told: dict[int, str] = dict(database.execute("SELECT number, state FROM trials").fetchall())
+        recorded = [
+            Recorded(number, state, json.loads(params), [n for of, n in tries if of == row], told.pop(number, None))
+            for row, number, state, params in ours
+        ]
+        return recorded + [Recorded(number, "unrecorded", {}, [], state) for number, state in sorted(told.items())]
+
+    def declare(self, number: int, state: str) -> None:
+        """Puts a trial into another state, in our half of the database alone."""
+        with closing(sqlite3.connect(self.file)) as database:
+            changed = database.execute("UPDATE autotune_trials SET state = ? WHERE number = ?", (state, number))
+            assert changed.rowcount == 1
+            database.commit()
+
+    def change(self, *statements: str) -> None:
+        """Puts the database into the state of a crash at a certain instant."""
+        with closing(sqlite3.connect(self.file)) as database:
+            for statement in statements:
+                assert database.execute(statement).rowcount > 0, statement
+            database.commit()
+
+
+TOLD_AS = {"feasible": "COMPLETE", "infeasible": "COMPLETE", "undecided": "COMPLETE", "failed": "PRUNED"}
+
+
+def assert_exact(trials: list[Recorded], total: int) -> None:
+    """Every number from 0 once, every trial over, and Optuna of one mind with the record."""
+    assert [trial.number for trial in trials] == list(range(total))
+    for trial in trials:
+        assert trial.told == TOLD_AS.get(trial.state), trial
+        assert trial.attempts == list(range(1, len(trial.attempts) + 1)), trial
+
+
+def files_below(folder: Path) -> Iterator[Path]:
+    """Every file, in a stable order."""
+    return (path for path in sorted(folder.rglob("*")) if path.is_file())

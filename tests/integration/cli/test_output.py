@@ -1,0 +1,84 @@
+"""What a person sees: on a terminal, in a pipe, without colours, and 80 columns wide."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.drill import RUN, SPEED, write_space
+from tests.driving import Driver
+
+COLOUR = re.compile(r"\x1b\[(?:\d+;)*(?:3[0-7]|9[0-7]|4[0-7])(?:;\d+)*m")
+COLUMNS = 80
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory):
+    """A folder with a study of the two trials that every study has."""
+    folder = tmp_path_factory.mktemp("output")
+    write_space(folder)
+    with_mark = Driver(folder, SPEED)
+    yield with_mark
+    with_mark.close()
+
+
+@pytest.fixture(scope="module")
+def seen(driver):
+    """The study as it ran on a terminal of 80 columns."""
+    run = driver.start_on_terminal(*RUN, "--trials", "2", columns=COLUMNS)
+    done = run.finish()
+    assert done.exit_code == 0, done.said
+    return run
+
+
+def wide_lines(text: str) -> list[str]:
+    """Lines wider than the terminal, those to copy left out: these must not be broken."""
+    lines = re.split(r"[\r\n]+", text)
+    return [line for line in lines if len(line) > COLUMNS and not re.match(r"\s*(--|python -m|\w+ {2,}\S+$)", line)]
+
+
+def test_a_terminal_shows_a_live_view_and_then_the_report(seen):
+    assert COLOUR.search(seen.heard)
+    for words in ("trial #0 (baseline), 1 of 2", "launching for", "trials left", "study drill: 2 of 2 trials"):
+        assert words in seen.text, words
+
+
+def test_nothing_but_what_is_to_be_copied_is_wider_than_the_terminal(seen, driver):
+    assert not wide_lines(seen.text)
+    for words in (("status",), ("status", "--study", "drill"), ("show", "1")):
+        run = driver.start_on_terminal(*words, columns=COLUMNS)
+        assert run.finish().exit_code == 0
+        wide = [line for line in wide_lines(run.text) if not re.match(r"  (argv|folder|engine): ", line)]
+        assert not wide, words
+
+
+def test_no_color_is_honoured(seen, driver):
+    words = ("status", "--study", "drill")
+    coloured, plain = driver.start_on_terminal(*words), driver.start_on_terminal(*words, NO_COLOR="1")
+    coloured.finish()
+    plain.finish()
+    assert COLOUR.search(coloured.heard)
+    assert not COLOUR.search(plain.heard)
+    assert plain.text == coloured.text
+
+
+def test_a_pipe_gets_no_escape_codes(seen, driver):
+    for words in ((*RUN, "--trials", "2"), ("status",), ("show", "0"), ("spaces", "tiny-cpu")):
+        done = driver.run(*words)
+        assert done.exit_code == 0
+        assert "\x1b" not in done.said
+
+
+def test_a_dry_run_shows_the_plan_and_starts_nothing(tmp_path):
+    write_space(tmp_path)
+    with_mark = Driver(tmp_path)
+    try:
+        done = with_mark.run(*RUN, "--dry-run")
+        assert done.exit_code == 0, done.said
+        for words in ("nothing is started", "max-num-seqs", "trial #0 (baseline)", "--max-num-seqs 8", "5, about"):
+            assert words in done.out, words
+        assert not (tmp_path / "autotune").exists()
+        assert not with_mark.left()
+    finally:
+        with_mark.close()

@@ -1,0 +1,118 @@
+"""Engines that fail: what a study makes of them, and what it tells."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.drill import RUN, STUDY, TRIALS, History, assert_exact, write_space
+
+pytestmark = pytest.mark.timeout(300)
+
+LOAD_FORMAT = {"load-format": "dummy"}
+
+
+def script(*faults: dict[str, object]) -> dict[str, str]:
+    return {"AUTOTUNE_SIM_FAULTS": json.dumps(faults)}
+
+
+def test_a_study_goes_on_after_crashes_and_never_calls_one_best(driver, unbroken):
+    """Large blocks do not start, small batches crash under load, and the first launch of all loses its port."""
+    state = {"AUTOTUNE_SIM_STATE": str(driver.folder / "launches")}
+    faults = script(
+        {"fault": "port_taken", "nth_launch": 1},
+        {"fault": "kv_too_small", "when": {"block-size": 32}},
+        {"fault": "oom_under_load", "when": {"block-size": 16, "max-num-batched-tokens": 256}, "after_requests": 60},
+    )
+    ran = driver.run(*RUN, **state, **faults)
+    assert ran.exit_code == 0, ran.said
+    assert "trying it again" in ran.err
+    assert "kv_cache_too_small" in ran.out
+    recorded = History.of(driver.folder).trials()
+    assert_exact(recorded, TRIALS)
+    assert [trial.attempts for trial in recorded] == [[1, 2], [1], [1], [1], [1]]
+    assert [t.params for t in recorded] == [t.params for t in History.of(unbroken.folder).trials()]
+
+    listed = driver.json("status", "--study", STUDY, "--json")
+    states = {}
+    for trial in listed["trials"]:
+        params, failure = trial["params"], trial["failure"]
+        expected = None
+        if params.get("block-size") == 32:
+            expected = ("kv_cache_too_small", "launching", "config")
+        elif params.get("max-num-batched-tokens") == 256:
+            expected = ("out_of_memory", "measuring", "config")
+        assert (failure and (failure["kind"], failure["stage"], failure["blame"])) == expected, trial
+        assert trial["state"] == ("feasible" if expected is None else "failed")
+        assert expected is None or failure["evidence"], "a failure shows what it was told from"
+        states[trial["number"]] = trial["state"]
+    assert set(states.values()) == {"feasible", "failed"}
+    assert states[listed["best"]] == "feasible"
+
+
+def test_a_host_that_fails_again_and_again_ends_the_run_and_the_trial_waits(driver):
+    broken = driver.run(*RUN, "--trials", "2", **script({"fault": "port_taken"}))
+    assert broken.exit_code == 4, broken.said
+    assert "trial 0 met a fault of the host" in broken.err
+    assert "Address already in use" in broken.err
+    assert not driver.left()
+    (trial,) = History.of(driver.folder).trials()
+    assert (trial.state, trial.attempts, trial.told) == ("interrupted", [1, 2, 3], "RUNNING")
+
+    mended = driver.run(*RUN, "--trials", "2")
+    assert mended.exit_code == 0, mended.said
+    trials = History.of(driver.folder).trials()
+    assert_exact(trials, 2)
+    assert [trial.attempts for trial in trials] == [[1, 2, 3, 4], [1]]
+
+
+@pytest.mark.parametrize("where", ["space", "baseline"])
+def test_a_flag_that_the_engine_does_not_know_ends_the_run_at_once(driver, where):
+    words = ["--baseline", "vllm serve tiny-kv --invented-flag 3"]
+    if where == "space":
+        words = []
+        write_space(driver.folder, {"engine": {"flags": {**LOAD_FORMAT, "invented-flag": 3}}})
+    refused = driver.run(*RUN, *words)
+    assert refused.exit_code == 2, refused.said
+    assert "--invented-flag" in refused.err
+    assert "hint: " in refused.err
+    assert not driver.left()
+    (trial,) = History.of(driver.folder).trials()
+    assert (trial.number, trial.state) == (0, "failed")
+    (shown,) = driver.json("status", "--study", STUDY, "--json")["trials"]
+    assert shown["failure"]["kind"] == "rejected_flag"
+
+
+def test_nothing_feasible_ends_with_3_and_names_the_nearest_miss(driver):
+    ran = driver.run(*RUN, "--trials", "3", "--slo", "p99_e2e_ms=1")
+    assert ran.exit_code == 3, ran.said
+    assert "No trial met the limits." in ran.out
+    assert "The limit that binds: P99 E2E, not met by 3 of 3 measured trials." in ran.out
+    assert "Nearest: #" in ran.out
+    assert f"no trial of study {STUDY} meets its limits" in ran.err
+    listed = driver.json("status", "--study", STUDY, "--json")
+    assert (listed["best"], [trial["state"] for trial in listed["trials"]]) == (None, ["infeasible"] * 3)
+    export = driver.run("export")
+    assert (export.exit_code, export.out) == (3, "")
+
+
+def test_an_engine_that_never_gets_ready_is_stopped_at_its_limit(driver):
+    write_space(driver.folder, {"engine": {"start_timeout_s": 3, "flags": LOAD_FORMAT}})
+    ran = driver.run(*RUN, **script({"fault": "never_ready"}))
+    assert ran.exit_code == 2, ran.said
+    assert "the baseline failed (startup_timeout" in ran.err
+    assert "the limit p99_e2e_ms is relative to it" in ran.err
+    assert not driver.left()
+    (trial,) = History.of(driver.folder).trials()
+    assert trial.state == "failed"
+
+
+def test_an_engine_that_hangs_under_load_fails_its_trial_alone(driver):
+    faults = script({"fault": "hang_health_200", "when": {"max-num-seqs": 8}, "after_requests": 20})
+    ran = driver.run(*RUN, "--trials", "2", "--slo", "p99_e2e_ms=60000", **faults)
+    assert ran.exit_code == 0, ran.said
+    baseline, default = driver.json("status", "--study", STUDY, "--json")["trials"]
+    assert (baseline["state"], baseline["failure"]["blame"]) == ("failed", "config")
+    assert default["state"] == "feasible"
+    assert not driver.left()

@@ -1,0 +1,131 @@
+"""Ctrl-C and its kin: the run ends at once, nothing of it is left, and the same command goes on."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+from dataclasses import dataclass, field
+
+import pytest
+
+from tests.drill import RUN, SPEED, TRIALS, History, Recorded, assert_exact, write_space
+from tests.driving import Driver, Finished
+
+# The fixture below goes through all of it for whichever test comes first.
+pytestmark = pytest.mark.timeout(400)
+
+NEVER_READY = {"AUTOTUNE_SIM_FAULTS": json.dumps([{"fault": "never_ready"}])}
+COMMAND = f"python -m optimizer {' '.join(RUN)}"
+
+
+@dataclass
+class Told:
+    """What a study went through, for the tests to look at."""
+
+    stopped: dict[str, Finished] = field(default_factory=dict)
+    gone_s: dict[str, float] = field(default_factory=dict)
+    trials_after: dict[str, list[Recorded]] = field(default_factory=dict)
+    second: Finished | None = None
+    holder_pid: int = 0
+    on_terminal: str = ""
+    ended: Finished | None = None
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory):
+    """One study, stopped once in every trial but the last, each time in another way."""
+    folder = tmp_path_factory.mktemp("signals")
+    write_space(folder)
+    driver, told = Driver(folder, SPEED), Told()
+    try:
+        _stop_while_launching(driver, told)
+        _stop_on_terminal(driver, told)
+        _stop_by_signal(driver, told, "SIGINT to the process alone", 2, lambda run: run.send(signal.SIGINT))
+        _stop_by_signal(driver, told, "SIGHUP to the group", 3, lambda run: run.send_to_group(signal.SIGHUP))
+        told.ended = driver.run(*RUN)
+        told.trials_after["the end"] = History.of(folder).trials()
+        yield told
+    finally:
+        driver.close()
+        shutil.rmtree(folder)
+
+
+def _stop_while_launching(driver: Driver, told: Told) -> None:
+    """SIGTERM to a run whose engine never gets ready; meanwhile another run of the study is tried."""
+    first = driver.start(*RUN, **NEVER_READY)
+    first.wait_for("trial #0: launching")
+    driver.wait_until(lambda: bool(driver.engines()), "there is no engine")
+    told.second, told.holder_pid = driver.run(*RUN), first.process.pid
+    first.send(signal.SIGTERM)
+    _note(driver, told, "SIGTERM while launching", first)
+
+
+def _stop_on_terminal(driver: Driver, told: Told) -> None:
+    """Ctrl-C on a terminal, in the middle of a load."""
+    run = driver.start_on_terminal(*RUN)
+    run.wait_for("#0  feasible")
+    run.wait_for("trial #1 (default)")
+    run.wait_for("measuring for")
+    run.type("\x03")
+    _note(driver, told, "Ctrl-C", run)
+    told.on_terminal = run.heard
+
+
+def _stop_by_signal(driver: Driver, told: Told, name: str, number: int, send) -> None:
+    run = driver.start(*RUN)
+    run.wait_for(f"trial #{number}: measuring")
+    send(run)
+    _note(driver, told, name, run)
+
+
+def _note(driver: Driver, told: Told, name: str, run) -> None:
+    told.gone_s[name] = driver.wait_until_all_gone()
+    told.stopped[name] = run.finish()
+    told.trials_after[name] = History.of(driver.folder).trials()
+
+
+WAYS = ("SIGTERM while launching", "Ctrl-C", "SIGINT to the process alone", "SIGHUP to the group")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_run_ends_with_130_and_says_how_to_go_on(told, way):
+    stopped = told.stopped[way]
+    assert stopped.exit_code == 130, stopped.said
+    said = " ".join(stopped.said.split())
+    assert "the record is complete and no engine is left" in said
+    assert f"go on with: {COMMAND}" in said
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_no_process_is_left(told, way):
+    assert told.gone_s[way] < 10.0
+
+
+@pytest.mark.parametrize(("way", "number"), [(way, number) for number, way in enumerate(WAYS)])
+def test_the_interrupted_trial_waits_under_its_number(told, way, number):
+    trials = told.trials_after[way]
+    assert [trial.number for trial in trials] == list(range(number + 1))
+    assert (trials[number].state, trials[number].attempts, trials[number].told) == ("interrupted", [1], "RUNNING")
+
+
+def test_the_study_ends_with_exactly_its_trials(told, unbroken):
+    assert told.ended is not None
+    assert told.ended.exit_code == 0, told.ended.said
+    trials = told.trials_after["the end"]
+    assert_exact(trials, TRIALS)
+    assert [len(trial.attempts) for trial in trials] == [2, 2, 2, 2, 1]
+    assert [t.params for t in trials] == [t.params for t in History.of(unbroken.folder).trials()]
+
+
+def test_a_study_is_run_by_one_process_at_a_time(told):
+    assert told.second is not None
+    assert told.second.exit_code == 4, told.second.said
+    assert f"study drill is being run by another process (pid {told.holder_pid})" in told.second.err
+
+
+def test_a_terminal_shows_a_live_view(told):
+    assert "\x1b[" in told.on_terminal
+    for words in ("trial #1 (default), 2 of 5", "best so far: #0", "trials left, about", "of 0.3 s measured"):
+        assert words in told.on_terminal, words

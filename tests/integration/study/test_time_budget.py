@@ -1,0 +1,47 @@
+"""`--time-budget`: no trial is started that would not end in time."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from tests.drill import RUN, STUDY, TRIALS, History, assert_exact
+
+MARGIN = 1.15
+"""How much longer than the longest trial so far the next one is allowed for."""
+
+
+def spans(driver) -> list[tuple[datetime, datetime]]:
+    """Start and end of each trial's only attempt."""
+    found = []
+    for trial in History.of(driver.folder).trials():
+        (attempt,) = driver.json("show", str(trial.number), "--json")["attempts"]
+        found.append((datetime.fromisoformat(attempt["started_at"]), datetime.fromisoformat(attempt["ended_at"])))
+    return found
+
+
+def seconds(span: tuple[datetime, datetime]) -> float:
+    return (span[1] - span[0]).total_seconds()
+
+
+def test_a_run_ends_before_the_trial_that_would_not_fit(driver_on_copy):
+    budget_s = 1.5 * MARGIN * max(map(seconds, spans(driver_on_copy)))
+    words = (*RUN, "--trials", "60", "--time-budget", f"{budget_s:.1f}s")
+    ran = driver_on_copy.run(*words)
+    assert ran.exit_code == 0, ran.said
+    assert "The time budget is used up. Go on with:" in ran.out
+    assert f"  python -m optimizer {' '.join(words)}\n" in ran.out
+    trials = spans(driver_on_copy)
+    assert TRIALS < len(trials) < 60
+    assert_exact(History.of(driver_on_copy.folder).trials(), len(trials))
+    for number in range(TRIALS, len(trials)):
+        spent_s = (trials[number][0] - trials[TRIALS][0]).total_seconds()
+        expected_s = MARGIN * max(map(seconds, trials[:number]))
+        assert spent_s + expected_s <= budget_s + 0.2, f"trial {number} was started too late"
+
+
+def test_a_budget_too_small_for_one_trial_starts_none(driver):
+    ran = driver.run(*RUN, "--time-budget", "5s")
+    assert ran.exit_code == 0, ran.said
+    assert f"study {STUDY}: 0 of {TRIALS} trials" in ran.out
+    assert "Go on with:" in ran.out
+    assert History.of(driver.folder).trials() == []
