@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ import yaml
 STUDY = "drill"
 TRIALS = 5
 SPEED = {"AUTOTUNE_SIM_SPEED": "100"}
+PROPOSED_BLINDLY = (0, 1, 3, 4)
+"""Trials whose settings depend on no result: baseline, defaults, two random ones. Trial 2 varies the best so far."""
 RUN = ("run", "--space", "space.yaml", "--engine", "simulated")
 """The words of the run that every drill begins with."""
 
@@ -43,7 +46,7 @@ SPACE: dict[str, Any] = {
     "slos": ["p99_e2e<=20x"],
     "baseline": "vllm serve tiny-kv --max-num-seqs 8",
 }
-"""As little as makes a P99: 100 requests. Baseline and defaults, then random proposals: no trial is modelled."""
+"""As little as makes a P99: 100 requests."""
 
 
 def write_space(folder: Path, changes: Mapping[str, Any] | None = None) -> None:
@@ -90,6 +93,14 @@ class History:
         ]
         return recorded + [Recorded(number, "unrecorded", {}, [], state) for number, state in sorted(told.items())]
 
+    def spans(self) -> list[tuple[datetime, datetime]]:
+        """Start and end of each trial's last attempt."""
+        with closing(sqlite3.connect(self.file)) as database:
+            found = database.execute(
+                "SELECT started_at, ended_at FROM autotune_attempts GROUP BY trial_id HAVING number = MAX(number)"
+            ).fetchall()
+        return [(datetime.fromisoformat(start), datetime.fromisoformat(end)) for start, end in found]
+
     def declare(self, number: int, state: str) -> None:
         """Puts a trial into another state, in our half of the database alone."""
         with closing(sqlite3.connect(self.file)) as database:
@@ -114,6 +125,11 @@ def assert_exact(trials: list[Recorded], total: int) -> None:
     for trial in trials:
         assert trial.told == TOLD_AS.get(trial.state), trial
         assert trial.attempts == list(range(1, len(trial.attempts) + 1)), trial
+
+
+def blind_params(trials: list[Recorded]) -> list[dict[str, Any]]:
+    """The settings that two studies of one seed have in common, whatever they measure."""
+    return [trials[number].params for number in PROPOSED_BLINDLY]
 
 
 def files_below(folder: Path) -> Iterator[Path]:

@@ -27,6 +27,9 @@ TRIALS = 4
 START_LIMIT_S = 240.0
 """A cold start imports vLLM three times over; on two slow cores that takes a minute or more."""
 RUN = ("run", "--space", "short.yaml", "--trials", str(TRIALS))
+POOL_TOLERANCE_TOKENS = 8192
+"""A quarter of a GiB. On the CPU vLLM charges the worker's resident memory against its pool, and a forked worker has
+fewer pages of its libraries mapped than one that imported them."""
 KV_SIZE = re.compile(r"KV cache size: ([\d,]+) tokens")
 
 
@@ -42,9 +45,10 @@ class Told:
 
 
 def write_short_space(folder: Path, project_root: Path) -> None:
-    """The built-in space with a window as short as a P99 allows."""
+    """The built-in space with a window as short as a P99 allows, and a limit that so short a window can judge."""
     space = yaml.safe_load((project_root / "search_spaces" / "builtin" / "tiny-cpu.yaml").read_text())
-    space["workload"]["window"] = {"min_s": 4, "max_s": 20, "min_requests": 100}
+    space["workload"]["window"] = {"min_s": 4, "max_s": 60, "min_requests": 100}
+    space["slos"] = ["p99_e2e<=3x"]
     (folder / "short.yaml").write_text(yaml.safe_dump(space, sort_keys=False))
 
 
@@ -149,7 +153,8 @@ def test_the_exported_command_starts_cold_and_serves_what_the_warm_spare_served(
         assert ask(port, "POST", "/v1/completions", wanted)["usage"]["completion_tokens"] == 5
         said = KV_SIZE.search(server.text)
         assert said is not None, server.text
-        assert int(said[1].replace(",", "")) == pytest.approx(best["metrics"]["kv_cache_tokens"], rel=0.05)
+        pool_tokens = int(said[1].replace(",", ""))
+        assert abs(pool_tokens - best["metrics"]["kv_cache_tokens"]) <= POOL_TOLERANCE_TOKENS
     finally:
         server.send_to_group(signal.SIGTERM)
         driver.wait_until_all_gone()

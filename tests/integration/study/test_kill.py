@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.drill import RUN, SPEED, TRIALS, History, Recorded, assert_exact, write_space
+from tests.drill import RUN, SPEED, TRIALS, History, Recorded, assert_exact, blind_params, write_space
 from tests.driving import GONE_WITHIN_S, Driver, Finished
 
 # The fixture below goes through all of it for whichever test comes first.
@@ -92,4 +92,4 @@ def test_the_resumed_study_ends_with_exact_history(killed, unbroken):
     assert_exact(trials, TRIALS)
     assert [trial.state for trial in trials] == ["feasible"] * TRIALS
     assert all(len(trials[number].attempts) > 1 for number in (0, 1, 2, 4))
-    assert [t.params for t in trials] == [t.params for t in History.of(unbroken.folder).trials()]
+    assert blind_params(trials) == blind_params(History.of(unbroken.folder).trials())

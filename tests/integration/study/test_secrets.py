@@ -34,10 +34,8 @@ def test_no_secret_of_shell_or_baseline_is_kept_or_shown(planted):
     assert_unsaid(ran.said)
     assert "the baseline's api-key is left out" in ran.err, "what is left out is named"
     for words in (
-        ("show", "0"),
         ("show", "0", "--json"),
         ("export", "--format", "command", "--trial", "0"),
-        ("export", "--format", "json", "--trial", "0"),
         ("status", "--study", STUDY, "--json"),
     ):
         done = planted.run(*words)

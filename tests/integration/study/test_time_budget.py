@@ -10,29 +10,21 @@ MARGIN = 1.15
 """How much longer than the longest trial so far the next one is allowed for."""
 
 
-def spans(driver) -> list[tuple[datetime, datetime]]:
-    """Start and end of each trial's only attempt."""
-    found = []
-    for trial in History.of(driver.folder).trials():
-        (attempt,) = driver.json("show", str(trial.number), "--json")["attempts"]
-        found.append((datetime.fromisoformat(attempt["started_at"]), datetime.fromisoformat(attempt["ended_at"])))
-    return found
-
-
 def seconds(span: tuple[datetime, datetime]) -> float:
     return (span[1] - span[0]).total_seconds()
 
 
 def test_a_run_ends_before_the_trial_that_would_not_fit(driver_on_copy):
-    budget_s = 1.5 * MARGIN * max(map(seconds, spans(driver_on_copy)))
+    history = History.of(driver_on_copy.folder)
+    budget_s = 1.5 * MARGIN * max(map(seconds, history.spans()))
     words = (*RUN, "--trials", "60", "--time-budget", f"{budget_s:.1f}s")
     ran = driver_on_copy.run(*words)
     assert ran.exit_code == 0, ran.said
     assert "The time budget is used up. Go on with:" in ran.out
     assert f"  python -m optimizer {' '.join(words)}\n" in ran.out
-    trials = spans(driver_on_copy)
+    trials = history.spans()
     assert TRIALS < len(trials) < 60
-    assert_exact(History.of(driver_on_copy.folder).trials(), len(trials))
+    assert_exact(history.trials(), len(trials))
     for number in range(TRIALS, len(trials)):
         spent_s = (trials[number][0] - trials[TRIALS][0]).total_seconds()
         expected_s = MARGIN * max(map(seconds, trials[:number]))
