@@ -56,8 +56,7 @@ def test_a_metric_has_the_unit_that_its_name_tells(name, value, shown):
 
 
 @given(
-    st.sampled_from(["output_tokens_per_s", "p99_e2e_ms", "engine_rss_bytes", "spec_acceptance_rate", "x"]),
-    st.floats(-1e300, 1e300) | st.sampled_from([math.nan, math.inf, -math.inf]),
+    st.sampled_from(["output_tokens_per_s", "p99_e2e_ms", "engine_rss_bytes", "spec_acceptance_rate", "x"]), st.floats()
 )
 def test_what_is_no_finite_number_is_never_shown_as_one(name, value):
     shown = metric_value(name, value)
