@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from datetime import datetime
 
 from optimizer.core.failure import Failure
@@ -83,7 +84,8 @@ def metric_value(name: str, value: float | None) -> str:
     if value is None or not math.isfinite(value):
         return MISSING
     if name.endswith(_SHARES):
-        return f"{value:.0%}".replace("%", " %")
+        percent = max(-sys.float_info.max, min(100 * value, sys.float_info.max))
+        return f"{percent:.0f} %"
     if name.endswith("_bytes"):
         return f"{value / _GIB:.2f} GiB"
     if name.endswith("_ms") and abs(value) >= 10:
