@@ -26,7 +26,8 @@ ENGINE_LOG = "engine.log"
 REQUEST_SAMPLES = "requests.csv.gz"
 _END_SEEN_S = 6.0
 """vLLM's API server looks every 5 s whether its EngineCore lives, and leaves when it does not."""
-_MEMORY_TOLERANCE = 0.03
+_MEMORY_TOLERANCE = 0.08
+"""A virtual machine's memory was seen to grow by 6 % during one start; the record holds the pool as it came."""
 
 T = TypeVar("T")
 
