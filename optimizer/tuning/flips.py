@@ -42,9 +42,9 @@ def untried_flips(study: Study, space: SearchSpace, base: FrozenTrial) -> list[d
             continue
         values = parameter.values if isinstance(parameter, ChoiceParameter) else (False, True)
         for value in values:
-            flip = {**here, name: value}
-            if value != here[name] and not any(_same(space, flip, other) for other in tried):
-                flips.append({active: flip[active] for active in space.active(flip) if active in flip})
+            flip = _active(space, {**here, name: value})
+            if value != here[name] and not any(_holds(other, flip) for other in tried):
+                flips.append(flip)
     return flips
 
 
@@ -55,11 +55,14 @@ def shuffled(flips: list[dict[str, ParamValue]], rng: np.random.Generator) -> li
 
 def _with_defaults(space: SearchSpace, params: dict[str, ParamValue]) -> dict[str, ParamValue]:
     defaults = {name: p.default for name, p in space.parameters.items() if p.default is not None}
-    full: dict[str, ParamValue] = {**defaults, **params}
-    return {name: full[name] for name in space.active(full) if name in full}
+    return _active(space, {**defaults, **params})
 
 
-def _same(space: SearchSpace, flip: dict[str, ParamValue], other: dict[str, ParamValue]) -> bool:
+def _active(space: SearchSpace, params: dict[str, ParamValue]) -> dict[str, ParamValue]:
+    """Those of the params that exist under them."""
+    return {name: params[name] for name in space.active(params) if name in params}
+
+
+def _holds(other: dict[str, ParamValue], flip: dict[str, ParamValue]) -> bool:
     """Whether `other` is the flip already; what the flip brings into being may have any value."""
-    kept = {name: flip[name] for name in space.active(flip) if name in flip}
-    return all(name in other and other[name] == value for name, value in kept.items())
+    return all(name in other and other[name] == value for name, value in flip.items())

@@ -34,17 +34,6 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> FinishedStudy:
 
 
 @pytest.fixture
-def driver(tmp_path: Path) -> Iterator[Driver]:
-    """Runs commands in an empty folder that holds `space.yaml`."""
-    folder = tmp_path / "work"
-    folder.mkdir()
-    write_space(folder)
-    with_mark = Driver(folder, SPEED)
-    yield with_mark
-    with_mark.close()
-
-
-@pytest.fixture
 def driver_on_copy(tmp_path: Path, unbroken: FinishedStudy) -> Iterator[Driver]:
     """Runs commands in a copy of the finished study."""
     folder = tmp_path / "work"

@@ -1,4 +1,4 @@
-"""Commands in an empty folder, without a study around them."""
+"""What every test of the command line on the simulated engine starts from."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.driving import Driver
 
 @pytest.fixture
 def driver(tmp_path: Path) -> Iterator[Driver]:
-    """Runs commands in a folder that holds nothing but `space.yaml`."""
+    """Runs commands in an empty folder that holds `space.yaml`."""
     folder = tmp_path / "work"
     folder.mkdir()
     write_space(folder)
