@@ -88,13 +88,14 @@ def open_engine(url: URL) -> Engine:
     """An engine whose transactions begin as they should on SQLite; nothing is connected yet.
 
     Raises:
-        InputError: The database's driver is not installed.
+        HostError: The database's driver is not installed.
     """
     try:
         engine = create_engine(url, hide_parameters=True, **connect_arguments(url))
     except (NoSuchModuleError, ModuleNotFoundError) as error:
-        raise InputError(
-            f"the driver for {url.render_as_string()} is not installed: {error}", hint="pip install 'psycopg[binary]'"
+        raise HostError(
+            f"the driver for {url.render_as_string()} is not installed: {error}",
+            hint="pip install 'vllm-autotune[postgresql]'",
         ) from error
     if url.get_backend_name() == "sqlite":
         event.listen(engine, "connect", _prepare_sqlite)

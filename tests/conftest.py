@@ -6,11 +6,13 @@ import importlib.util
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import TypeVar
 
 import pytest
+
+from tests.postgres_server import postgres_is_there, postgres_server
 
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 
@@ -26,6 +28,7 @@ def find_chromium() -> str | None:
 NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
     "e2e": (lambda: importlib.util.find_spec("vllm") is not None, "vLLM is not installed in this environment"),
     "browser": (lambda: find_chromium() is not None, "there is no chromium on PATH"),
+    "postgres": (postgres_is_there, "PostgreSQL is not installed on this machine"),
 }
 """Marker to a probe of this machine, and what to say when it finds nothing."""
 
@@ -87,6 +90,15 @@ def chromium() -> str:
     if path is None:
         pytest.skip(NEEDS["browser"][1])
     return path
+
+
+@pytest.fixture(scope="session")
+def postgres_url() -> Iterator[str]:
+    """URL of a PostgreSQL database; for tests marked `postgres`."""
+    if not postgres_is_there():
+        pytest.skip(NEEDS["postgres"][1])
+    with postgres_server() as url:
+        yield url
 
 
 @pytest.fixture

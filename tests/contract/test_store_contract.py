@@ -1,14 +1,10 @@
-"""What a study store must do on every database: the same suite on SQLite, and on PostgreSQL where one is given.
-
-`AUTOTUNE_TEST_POSTGRES_URL` names a PostgreSQL database in which the suite may create a schema of its own.
-"""
+"""What a study store must do on every database: the same suite on SQLite and on PostgreSQL."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
 import math
-import os
 import threading
 import uuid
 from collections.abc import Iterator
@@ -27,8 +23,7 @@ from optimizer.core.scoring import Constraint, Score, Verdict
 from optimizer.core.trial import TRANSITIONS, Stage, TrialRole, TrialState
 from optimizer.storage import StudyStore, open_store
 
-POSTGRES_URL = os.environ.get("AUTOTUNE_TEST_POSTGRES_URL")
-DATABASES = ["sqlite"] + ([pytest.param("postgresql", marks=pytest.mark.postgres)] if POSTGRES_URL else [])
+DATABASES = ["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)]
 START = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
 OWNER = ProcessIdentity(host="box", boot_id="b1", pid=41, start_ticks=990)
 OTHER = ProcessIdentity(host="box", boot_id="b1", pid=42, start_ticks=991)
@@ -43,9 +38,8 @@ def database(request, tmp_path_factory) -> Iterator[str]:
     if request.param == "sqlite":
         yield f"sqlite:///{tmp_path_factory.mktemp('contract')}/studies.db"
         return
-    assert POSTGRES_URL is not None
     schema = f"autotune_test_{uuid.uuid4().hex}"
-    url = sa.make_url(POSTGRES_URL).set(drivername="postgresql+psycopg")
+    url = sa.make_url(request.getfixturevalue("postgres_url")).set(drivername="postgresql+psycopg")
     engine = sa.create_engine(url)
     with engine.begin() as connection:
         connection.execute(sa.schema.CreateSchema(schema))

@@ -57,7 +57,7 @@ def test_the_wheel_tells_its_licence_and_its_extras(built):
     (metadata_name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
     metadata = archive.read(metadata_name).decode()
     assert "\nLicense-Expression: Apache-2.0\n" in metadata
-    for extra in ("cpu", "vllm", "dashboard", "dev"):
+    for extra in ("cpu", "vllm", "dashboard", "postgresql", "dev"):
         assert f"\nProvides-Extra: {extra}\n" in metadata
     assert 'extra == "cpu"' in metadata
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in archive.namelist())

@@ -47,7 +47,7 @@ def test_an_unreadable_url_does_not_repeat_its_password():
     assert "secret" not in caught.value.message
 
 
-def test_a_missing_driver_is_wrong_input(monkeypatch):
+def test_a_missing_driver_is_a_fault_of_the_host(monkeypatch):
     real_import = builtins.__import__
 
     def no_psycopg(name, *args, **kwargs):
@@ -56,10 +56,10 @@ def test_a_missing_driver_is_wrong_input(monkeypatch):
         return real_import(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", no_psycopg)
-    with pytest.raises(InputError, match="driver") as caught:
+    with pytest.raises(HostError, match="driver") as caught:
         open_store("postgresql://u:secret@127.0.0.1/db")
     assert "secret" not in caught.value.message
-    assert caught.value.hint == "pip install 'psycopg[binary]'"
+    assert caught.value.hint == "pip install 'vllm-autotune[postgresql]'"
 
 
 def test_passwords_are_hidden_but_for_optuna():
