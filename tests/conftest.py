@@ -77,6 +77,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.line("nothing")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def state_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Where all runs of a session keep their ledger, so that none reads or writes a user's, or another session's."""
+    folder = tmp_path_factory.mktemp("state")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AUTOTUNE_STATE_DIR", str(folder))
+        yield folder
+
+
 @pytest.fixture(scope="session")
 def project_root() -> Path:
     """The checkout."""

@@ -13,8 +13,12 @@ from optimizer.core.engine_config import JsonValue
 from optimizer.core.errors import HostError
 
 
-def make_folder(path: Path) -> Path:
+def make_folder(path: Path, *, hint: str = "choose another with --storage") -> Path:
     """Create a folder with its parents.
+
+    Args:
+        path: The folder.
+        hint: What to do when that is not possible.
 
     Raises:
         HostError: It cannot be created or written to.
@@ -22,9 +26,7 @@ def make_folder(path: Path) -> Path:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise HostError(
-            f"cannot create folder {path}: {error.strerror}", hint="choose another with --storage"
-        ) from error
+        raise HostError(f"cannot create folder {path}: {error.strerror}", hint=hint) from error
     return path
 
 

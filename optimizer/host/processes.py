@@ -1,13 +1,18 @@
-"""Who a process is, and whether it still lives."""
+"""Who a process is, whether it still lives, and which processes of this host are ours."""
 
 from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from optimizer.core.record import ProcessIdentity
-from optimizer.host.guard import start_ticks
+from optimizer.host.guard import MARK_VARIABLE, Seen, environment_of, look_around, start_ticks
+
+TRIAL_VARIABLE = "AUTOTUNE_TRIAL"
+"""In the environment of every process of an engine: study, trial and attempt, as `study/0/1`."""
 
 
 def boot_id() -> str:
@@ -30,3 +35,41 @@ def is_alive(identity: ProcessIdentity) -> bool:
     if identity.boot_id != boot_id():
         return False
     return identity.start_ticks != 0 and start_ticks(identity.pid) == identity.start_ticks
+
+
+@dataclass(frozen=True, slots=True)
+class OurProcess:
+    """A living guard, or a process of an engine that a guard started.
+
+    Attributes:
+        pid: Process id.
+        name: As the kernel has it, cut at 15 characters.
+        mark: Shared by a guard and all that it started.
+        trial: Study, trial and attempt; `spare` for a warm spare and the engines forked from it, whose environment
+            the kernel shows as the spare's; None for a plain guard.
+    """
+
+    pid: int
+    name: str
+    mark: str
+    trial: str | None
+
+
+def our_processes(mark: str | None = None) -> list[OurProcess]:
+    """Living guards and engines of this user on this host, whoever their parent is and whatever session they are in.
+
+    Args:
+        mark: Only those of this guard; None finds those of all guards, of other optimizers too.
+    """
+    found = []
+    for process in look_around().values():
+        variables = environment_of(process.pid)
+        carried = variables.get(MARK_VARIABLE)
+        if carried and mark in (None, carried):
+            found.append(OurProcess(process.pid, process.name, carried, variables.get(TRIAL_VARIABLE)))
+    return found
+
+
+def name_processes(processes: Iterable[Seen | OurProcess]) -> str:
+    """For a message: `4711 (VLLM::EngineCor), 4712 (python)`."""
+    return ", ".join(f"{process.pid} ({process.name})" for process in processes)

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Mapping
+from pathlib import Path
+
+from optimizer.host.processes import TRIAL_VARIABLE
 
 _OPENMP = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
@@ -22,9 +26,11 @@ def engine_environment(
     env = {**os.environ, **space_env}
     env["VLLM_API_KEY"] = api_key
     env["VLLM_SERVER_DEV_MODE"] = "1"  # for POST /reset_prefix_cache; the server listens on loopback only
-    env["AUTOTUNE_TRIAL"] = marker
+    env[TRIAL_VARIABLE] = marker
     env["SPT_NOENV"] = "1"  # keeps setproctitle from wiping the marker out of /proc/PID/environ
     env["PYTHONUNBUFFERED"] = "1"
+    # torch keeps compiled kernels below TMPDIR, and each launch has a TMPDIR of its own: its cache must outlive that.
+    env.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Path(tempfile.gettempdir()) / f"torchinductor_{os.getuid()}"))
     if cpu_threads is not None:
         env["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
         env.update(dict.fromkeys(_OPENMP, str(cpu_threads)))

@@ -70,7 +70,7 @@ async def test_the_key_is_in_no_argv_and_no_log_and_every_launch_has_its_own(lau
     key = engine.endpoint.api_key
     assert key is not None
     assert not any(key in word for word in engine.argv)
-    assert key not in engine.log_tail()
+    assert key not in engine.log_text()
     assert key not in repr(engine.endpoint)
     assert key != other.endpoint.api_key
     assert engine.endpoint.model != other.endpoint.model
@@ -203,12 +203,13 @@ async def test_a_core_whose_api_server_was_killed_is_swept(launch):
     assert await engine.ends_within(LIMIT_S)
     assert is_alive(core)
     report = await engine.stop()
-    assert (report.exit_code, report.killed, report.left) == (-signal.SIGKILL, (core.pid,), ())
+    assert (report.exit_code, report.killed, report.left) == (-signal.SIGKILL, (), ())
+    assert report.term_s < launch_module._STOP_GRACE_S / 2, "a core without its server is not waited for"
     assert not is_alive(core)
 
 
 async def test_the_end_of_an_engine_cancels_the_work_on_it(launch):
-    engine = await launch([{"fault": "oom_under_load", "after_requests": 0}])
+    engine = await launch([{"fault": "oom_under_load", "after_requests": 1}])
     await engine.wait_ready(limit_s=LIMIT_S)
     ended = asyncio.Event()
 
@@ -251,16 +252,15 @@ async def test_two_engines_follow_each_other_under_one_guard(launch):
     assert len(set(seen)) == 2
 
 
-async def test_a_log_is_read_from_its_end_and_whatever_its_bytes(launch):
+async def test_a_log_is_read_whatever_its_bytes(launch):
     engine = await launch(["never_ready"])
     await engine.stop()
     engine.log.write_bytes(b"first\n" + b"\xff\xfe" * 150_000 + b"\nlast\n")
-    tail = engine.log_tail()
-    assert tail.endswith("\nlast\n")
-    assert "first" not in tail
-    assert len(tail.encode()) >= 256_000
+    text = engine.log_text()
+    assert text.startswith("first\n")
+    assert text.endswith("\nlast\n")
     engine.log.unlink()
-    assert engine.log_tail() == ""
+    assert engine.log_text() == ""
 
 
 async def test_close_with_a_serving_engine_leaves_nothing(guard_log, tmp_path):

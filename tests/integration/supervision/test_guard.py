@@ -15,7 +15,7 @@ import pytest
 from optimizer.core.errors import HostError
 from optimizer.host.processes import identity_of, is_alive
 from optimizer.host.supervisor import GUARD_SCRIPT, LaunchSpec, Supervisor
-from tests.integration.supervision.helpers import LIMIT_S, family, gone
+from tests.integration.supervision.helpers import LIMIT_S, family, gone, logged
 
 DEAF = "trap '' TERM; echo up; while :; do sleep 1; done"
 
@@ -76,8 +76,22 @@ async def test_orphans_of_a_killed_leader_are_swept(spawn):
     assert await exit_code(process) == -signal.SIGKILL
     assert all(is_alive(orphan) for orphan in orphans)
     report = await process.stop(grace_s=LIMIT_S)
-    assert report.exit_code == -signal.SIGKILL
-    assert set(report.killed) == {orphan.pid for orphan in orphans}
+    assert (report.exit_code, report.killed, report.left) == (-signal.SIGKILL, (), ())
+    assert report.term_s < LIMIT_S / 3
+    assert not any(is_alive(orphan) for orphan in orphans)
+
+
+@pytest.mark.parametrize("leader_ends", ["before the stop", "at the stop"])
+async def test_deaf_orphans_of_a_leader_that_ended_are_not_waited_for(spawn, leader_ends):
+    process = await spawn("(trap '' TERM; echo up; while :; do sleep 1; done) & exec sleep 60")
+    leader, *orphans = family(process.identity.pid)
+    if leader_ends == "before the stop":
+        os.kill(leader.pid, signal.SIGKILL)
+        await exit_code(process)
+    report = await process.stop(grace_s=LIMIT_S)
+    assert {orphan.pid for orphan in orphans} & set(report.killed)
+    assert report.left == ()
+    assert report.term_s < LIMIT_S / 3
     assert not any(is_alive(orphan) for orphan in orphans)
 
 
@@ -149,6 +163,7 @@ async def test_a_killed_guard_takes_the_leader_along_and_is_reported(guard_log, 
     script = "trap 'echo got TERM; exit 7' TERM; echo up; while :; do sleep 0.05; done"
     log = tmp_path / "engine.log"
     process = await supervisor.launch(LaunchSpec(argv=["sh", "-c", script], env={"PATH": "/usr/bin:/bin"}, log=log))
+    await logged(log, "up")
     guard_of(supervisor).kill()
     assert await exit_code(process) == -1
     for _ in range(2):

@@ -75,7 +75,7 @@ async def test_engines_are_forked_from_what_was_imported_and_stop_without_a_trac
         process = psutil.Process(engine.pid)
         assert process.ppid() == spare._process.pid
         assert os.getsid(engine.pid) == engine.pid
-        assert f"context fork preloaded by {spare._process.pid}\n" in engine.log_tail()
+        assert f"context fork preloaded by {spare._process.pid}\n" in engine.log_text()
         report = await engine.stop()
         assert (report.exit_code, report.killed, report.left) == (0, (), ())
         assert not any(is_alive(member) for member in members)
@@ -102,16 +102,12 @@ async def test_an_engine_holds_none_of_the_guards_pipes(warm_launch, spare, guar
     engine = await warm_launch(["ignore_sigterm"])
     await engine.wait_ready(limit_s=LIMIT_S)
     members = family(engine.pid)
-    try:
-        psutil.Process(spare._process.pid).kill()
-        assert await engine.ends_within(LIMIT_S), "the optimizer does not see that its guard is gone"
-        with pytest.raises(HostError, match="guard"):
-            await engine.stop()
-        assert all(is_alive(member) for member in members)
-    finally:
-        for member in members:
-            psutil.Process(member.pid).kill()
-    await gone(members)
+    psutil.Process(spare._process.pid).kill()
+    assert await engine.ends_within(LIMIT_S), "the optimizer does not see that its guard is gone"
+    with pytest.raises(HostError, match="guard"):
+        await engine.stop()
+    assert await spare.close() == (), "deaf to SIGTERM, and without a guard, it is ended all the same"
+    assert not any(is_alive(member) for member in members)
 
 
 async def test_a_spare_that_is_still_importing_dies_with_its_optimizer(pretended, tmp_path):
