@@ -11,7 +11,7 @@ from sqlalchemy import RowMapping
 
 from optimizer.core.engine_config import EngineConfig
 from optimizer.core.errors import AutotuneError, HostError
-from optimizer.core.failure import Blame, Failure, FailureKind
+from optimizer.core.failure import Blame, Failure, FailureKind, MemoryPhase
 from optimizer.core.record import AttemptRecord, ProcessIdentity, StageTiming, StudyRecord, TrialRecord
 from optimizer.core.scoring import Constraint, Score, Verdict
 from optimizer.core.trial import Stage, TrialRole, TrialState
@@ -158,9 +158,15 @@ def _score_data(score: Score) -> dict[str, Any]:
                 "high": limit.high,
                 "violation": limit.violation,
                 "verdict": limit.verdict.value,
+                "n": limit.n,
+                "n_effective": limit.n_effective,
+                "confidence": limit.confidence,
             }
             for limit in score.constraints
         ],
+        "low": score.low,
+        "high": score.high,
+        "confidence": score.confidence,
     }
 
 
@@ -181,12 +187,15 @@ def _failure_data(failure: Failure | None) -> dict[str, Any] | None:
         "exit_code": failure.exit_code,
         "violation": failure.violation,
         "retryable": failure.retryable,
+        "phase": None if failure.phase is None else failure.phase.value,
+        "facts": failure.facts,
     }
 
 
 def _failure(data: dict[str, Any] | None) -> Failure | None:
     if data is None:
         return None
+    phase = data.get("phase")  # records of before it was kept lack it
     return Failure(
         **{
             **data,
@@ -194,6 +203,7 @@ def _failure(data: dict[str, Any] | None) -> Failure | None:
             "stage": Stage(data["stage"]),
             "blame": Blame(data["blame"]),
             "evidence": tuple(data["evidence"]),
+            "phase": None if phase is None else MemoryPhase(phase),
         }
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from urllib.parse import urlsplit
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,11 @@ class EngineEndpoint:
     model: str
     api_key: str | None = field(default=None, repr=False)
     vocab_size: int = 512
+
+    @property
+    def port(self) -> int:
+        """The TCP port."""
+        return urlsplit(self.base_url).port or 80
 
     @property
     def headers(self) -> dict[str, str]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from optimizer.core.trial import Stage
 
@@ -38,6 +39,18 @@ class Blame(enum.StrEnum):
     """The machine or its other tenants: retried, and never told to the search."""
 
 
+class MemoryPhase(enum.StrEnum):
+    """What the engine was doing when it ran out of memory: which flags give it room depends on that."""
+
+    WEIGHTS = "weights"
+    PROFILING = "profiling"
+    """A batch of `max-num-batched-tokens` and the logits of `max-num-seqs` are tried, to see what is left for KV."""
+    KV_CACHE = "kv_cache"
+    GRAPH_CAPTURE = "graph_capture"
+    """CUDA graphs and the sampler's warm-up, after the KV pool has taken its part."""
+    SERVING = "serving"
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """One failure of one attempt.
@@ -52,6 +65,9 @@ class Failure:
         violation: How far the setting is from working, > 0 (for example log(needed / available) KV memory),
             or None when nothing was measured.
         retryable: Whether another attempt of the same setting may end otherwise.
+        phase: For OUT_OF_MEMORY, what needed the memory; None when the log does not tell.
+        facts: Numbers that the evidence states, under names that end in their unit: `needed_gib` and `available_gib`
+            of memory with `short_gib` between them, `max_num_seqs`, `estimated_max_model_len` (tokens), and so on.
     """
 
     kind: FailureKind
@@ -62,3 +78,5 @@ class Failure:
     exit_code: int | None = None
     violation: float | None = None
     retryable: bool = False
+    phase: MemoryPhase | None = None
+    facts: Mapping[str, float] = field(default_factory=dict)

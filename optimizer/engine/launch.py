@@ -3,32 +3,42 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import secrets
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import aiohttp
 
 from optimizer.core.endpoint import EngineEndpoint
 from optimizer.core.engine_config import EngineConfig
-from optimizer.core.failure import Blame, Failure, FailureKind
+from optimizer.core.failure import Failure, FailureKind
 from optimizer.core.trial import Stage
+from optimizer.engine.engine_log import read_log
+from optimizer.engine.readiness import (
+    PROOF_LIMIT_S,
+    START_STALL_S,
+    health,
+    prove,
+    start_timeout,
+    until_healthy,
+    watch_start,
+    whose_server,
+)
 from optimizer.engine.vllm.argv import server_arguments
 from optimizer.engine.vllm.environment import engine_environment
 from optimizer.engine.vllm.failures import classify
-from optimizer.engine.vllm.log_lines import last_lines
 from optimizer.engine.vllm.startup_log import StartupFacts, startup_facts
+from optimizer.host.guard import Seen
 from optimizer.host.ports import LOOPBACK, free_port
 from optimizer.host.supervisor import GUARD_SCRIPT, LaunchSpec, StopReport, SupervisedProcess, Supervisor
+from optimizer.host.tasks import unless
 
-_PROBE_EVERY_S = 0.2
-_PROBE_LIMIT_S = 5.0
 _STOP_GRACE_S = 5.0
-_LOG_TAIL_BYTES = 256_000
+_END_SEEN_S = 6.0
+"""vLLM's API server looks every 5 s whether its EngineCore lives, and leaves when it does not."""
 
 T = TypeVar("T")
 
@@ -74,27 +84,61 @@ class EngineProcess:
         """The API server's process id."""
         return self._process.identity.pid
 
-    async def wait_ready(self, *, limit_s: float) -> StartupFacts:
-        """Race the engine's end against its `/health`, then make sure that the server that answers is this one.
+    async def wait_ready(self, *, limit_s: float, stall_s: float = START_STALL_S) -> StartupFacts:
+        """Race the engine's end against its `/health`, then let it prove that it is ours and answers.
+
+        Args:
+            limit_s: Until `/health` says 200; the first completion has a limit of its own.
+            stall_s: How long the start may neither log anything nor compute.
 
         Raises:
-            EngineFailed: It ended, was not ready in time, or another server answers on its port.
+            EngineFailed: It ended, got stuck, was not ready in time, does not answer, or another server has its port.
         """
-        try:
-            async with asyncio.timeout(limit_s), aiohttp.ClientSession(headers=self.endpoint.headers) as session:
-                await self.unless_it_ends(self._answering(session), Stage.LAUNCHING)
-                await self.unless_it_ends(self._prove_ours(session), Stage.LAUNCHING)
-        except TimeoutError:
-            raise EngineFailed(
-                Failure(
-                    kind=FailureKind.STARTUP_TIMEOUT,
-                    stage=Stage.LAUNCHING,
-                    blame=Blame.CONFIG,
-                    detail=f"the engine was not ready within {limit_s:.0f} s",
-                    evidence=last_lines(self.log_tail()),
-                )
-            ) from None
-        return startup_facts(self.log_tail())
+        ready = unless(self._get_stuck(stall_s), self._become_ready(limit_s))
+        await self.unless_it_ends(ready, Stage.LAUNCHING)
+        self._process.note_shared_memory()
+        return startup_facts(self.log_text())
+
+    async def _get_stuck(self, stall_s: float) -> NoReturn:
+        raise EngineFailed(await watch_start(self.pid, self.log, stall_s=stall_s))
+
+    async def _become_ready(self, limit_s: float) -> None:
+        async with aiohttp.ClientSession(headers=self.endpoint.headers) as session:
+            try:
+                await asyncio.wait_for(until_healthy(session, self.endpoint), limit_s)
+            except TimeoutError:
+                raise EngineFailed(start_timeout(self.log, limit_s)) from None
+            stranger = await whose_server(session, self.endpoint, pid=self.pid)
+            if stranger is not None:
+                raise EngineFailed(stranger)
+        await self.prove(Stage.LAUNCHING, limit_s=PROOF_LIMIT_S)
+
+    async def prove(self, stage: Stage, *, limit_s: float) -> None:
+        """One small completion; an engine that does not answer may be about to end, which is waited for.
+
+        Raises:
+            EngineFailed: It ended, is dead behind its `/health`, hangs, or answers something else.
+        """
+        async with aiohttp.ClientSession(headers=self.endpoint.headers) as session:
+            failure = await self.unless_it_ends(prove(session, self.endpoint, stage=stage, limit_s=limit_s), stage)
+        if failure is None:
+            return
+        if failure.kind is not FailureKind.ENGINE_HANG:
+            await self.raise_if_dead(stage)
+        raise EngineFailed(failure)
+
+    async def raise_if_dead(self, stage: Stage) -> None:
+        """After requests failed: an engine that died under them explains it better than its clients do.
+
+        Raises:
+            EngineFailed: It ends now, or stays up with `/health` 503 and no EngineCore behind it.
+        """
+        status = await self.health()
+        if status == 200:
+            return
+        await self.unless_it_ends(asyncio.sleep(_END_SEEN_S), stage)
+        if status == 503 and await self.health() == 503:
+            raise EngineFailed(classify(self.log_text(), stage=stage, exit_code=None))
 
     async def unless_it_ends(self, work: Coroutine[Any, Any, T], stage: Stage) -> T:
         """Run `work`, but not beyond the engine's life: its end, which during a trial is a failure, cancels the work.
@@ -107,7 +151,7 @@ class EngineProcess:
         try:
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if self._process.exited.done():
-                raise EngineFailed(classify(self.log_tail(), stage=stage, exit_code=self._process.exited.result()))
+                raise EngineFailed(classify(self.log_text(), stage=stage, exit_code=self._process.exited.result()))
             return task.result()
         finally:
             task.cancel()
@@ -118,13 +162,16 @@ class EngineProcess:
         await asyncio.wait({self._process.exited}, timeout=limit_s)
         return self._process.exited.done()
 
-    async def is_healthy(self) -> bool:
-        """Whether `/health` says so now; with a dead EngineCore vLLM answers 503, seconds before its server ends."""
+    async def health(self) -> int | None:
+        """What `/health` says now: 200, 503 once vLLM knows that its EngineCore is dead, None without an answer.
+
+        A slow answer is no death: under load the API server may be busy for seconds.
+        """
         try:
             async with aiohttp.ClientSession(headers=self.endpoint.headers) as session:
-                return await self._health(session) == 200
+                return await health(session, self.endpoint)
         except (aiohttp.ClientError, TimeoutError):
-            return False
+            return None
 
     async def stop(self) -> StopReport:
         """End the engine with all its processes. Not interruptible: a cancelled caller still leaves nothing behind."""
@@ -143,44 +190,9 @@ class EngineProcess:
         except (aiohttp.ClientError, ValueError, KeyError, TypeError):
             return False
 
-    def log_tail(self) -> str:
-        """The last 256 kB of the engine's log; bytes that are no UTF-8 are replaced."""
-        if not self.log.exists():
-            return ""
-        with self.log.open("rb") as file:
-            file.seek(max(0, self.log.stat().st_size - _LOG_TAIL_BYTES))
-            return file.read().decode("utf-8", errors="replace")
-
-    async def _answering(self, session: aiohttp.ClientSession) -> None:
-        while True:
-            # Refused until the engine is up: vLLM binds its port at once and listens last.
-            with contextlib.suppress(aiohttp.ClientError, TimeoutError):
-                if await self._health(session) == 200:
-                    return
-            await asyncio.sleep(_PROBE_EVERY_S)
-
-    async def _health(self, session: aiohttp.ClientSession) -> int:
-        limit = aiohttp.ClientTimeout(total=_PROBE_LIMIT_S)
-        async with session.get(f"{self.endpoint.base_url}/health", timeout=limit) as answer:
-            return answer.status
-
-    async def _prove_ours(self, session: aiohttp.ClientSession) -> None:
-        try:
-            async with session.get(f"{self.endpoint.base_url}/v1/models") as answer:
-                served = [model["id"] for model in (await answer.json())["data"]]
-        except (aiohttp.ClientError, ValueError, KeyError, TypeError) as error:
-            served = [f"no model list: {error}"]
-        if served != [self.endpoint.model]:
-            raise EngineFailed(
-                Failure(
-                    kind=FailureKind.PORT_TAKEN,
-                    stage=Stage.LAUNCHING,
-                    blame=Blame.HOST,
-                    detail=f"the server on {self.endpoint.base_url} is not the one we launched",
-                    evidence=(f"it serves {served}, ours would serve {self.endpoint.model}",),
-                    retryable=True,
-                )
-            )
+    def log_text(self) -> str:
+        """The engine's log; of a long one its beginning and its end (see `engine_log.read_log`)."""
+        return read_log(self.log)
 
 
 class EngineLauncher:
@@ -218,9 +230,9 @@ class EngineLauncher:
         )
         return EngineProcess(process, endpoint, (*program.display_head, *arguments), log)
 
-    async def close(self) -> None:
-        """End the guard and whatever engine is left."""
-        await self._supervisor.close()
+    async def close(self) -> tuple[Seen, ...]:
+        """End the guard and whatever engine is left; returns the processes that survived even SIGKILL."""
+        return await self._supervisor.close()
 
 
 def warm_spare_command(engine_python: str) -> list[str]:

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from optimizer.core.failure import Failure
 from optimizer.core.record import AttemptRecord, TrialRecord
 from optimizer.core.scoring import Score
+from optimizer.metrics import bound_in
 from optimizer.report.export import exported_env, exported_flags
 from optimizer.report.json_view import FailureView, TrialView, finite, trial_view
 from optimizer.report.secrets import hide_argument_secrets, hide_secrets
@@ -55,6 +56,8 @@ class FailureDetail(FailureView):
     exit_code: int | None = Field(description="The engine's exit status, negative for a signal.")
     violation: float | None = Field(description="How far the setting is from working.")
     retryable: bool = Field(description="Whether another attempt may end otherwise.")
+    phase: str | None = Field(description="For out_of_memory, what needed it, such as `profiling`; else null.")
+    facts: dict[str, float | None] = Field(description="Numbers the evidence states; names end in their unit.")
 
 
 class StageView(_View):
@@ -87,6 +90,7 @@ class TrialDetail(TrialView):
     score: ScoreView | None = Field(description="Null without a measurement.")
     failure: FailureDetail | None = Field(description="Null when it did not fail.")
     attempts: list[AttemptView] = Field(description="Every try, in order.")
+    bound_by: str | None = Field(description="What bound the run, such as `api_server`; null without a measurement.")
     notes: list[str] = Field(description="Remarks for a person.")
 
 
@@ -99,8 +103,14 @@ def trial_detail(trial: TrialRecord) -> TrialDetail:
         score=None if trial.score is None else _score_view(trial.score),
         failure=None if trial.failure is None else _failure_detail(trial.failure),
         attempts=[_attempt_view(attempt) for attempt in trial.attempts],
+        bound_by=_bound_by(trial),
         notes=[hide_secrets(note) for note in trial.notes],
     )
+
+
+def _bound_by(trial: TrialRecord) -> str | None:
+    kind = bound_in(trial.notes)
+    return None if kind is None else kind.value
 
 
 def _config_view(trial: TrialRecord) -> ConfigView | None:
@@ -142,6 +152,8 @@ def _failure_detail(failure: Failure) -> FailureDetail:
         exit_code=failure.exit_code,
         violation=finite(failure.violation),
         retryable=failure.retryable,
+        phase=None if failure.phase is None else failure.phase.value,
+        facts={name: finite(value) for name, value in failure.facts.items()},
     )
 
 

@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from optimizer.core.engine_config import EngineConfig
-from optimizer.core.failure import Blame, Failure
+from optimizer.core.failure import Blame, Failure, FailureKind
 from optimizer.core.record import AttemptRecord, ParamValue, StageTiming, TrialRecord
 from optimizer.core.trial import TrialRole, TrialState
 from optimizer.host.files import make_folder
 from optimizer.host.processes import own_identity
-from optimizer.load import LoadProgress
+from optimizer.load.closed_loop import LoadProgress
 from optimizer.storage import StudyStore, attempt_folder
+from optimizer.tuning.gpu_pipeline import AttemptRunner
 from optimizer.tuning.observer import StudyObserver
 from optimizer.tuning.settings import ResolvedConfig, Settings
 from optimizer.tuning.stage_clock import StageClock
-from optimizer.tuning.trial_pipeline import AttemptOutcome, TrialJob, TrialPipeline
+from optimizer.tuning.start_limit import learned_start_limit_s, starts_s
+from optimizer.tuning.trial_pipeline import AttemptOutcome, TrialJob
 
-MAX_ATTEMPTS = 3
-"""Attempts at one trial in one run; three faults of the host in a row mean that the host is not usable."""
+HOST_FAULTS_IN_A_ROW = 3
+"""So many attempts in a row that the host spoils mean that it is not usable; no matter of which trials they are."""
 _MAX_CONFIG_ATTEMPTS = 2
+"""Attempts that a setting gets which may have failed by chance; those that the host spoiled do not count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +35,18 @@ class Trouble:
 
     Attributes:
         failure: The last attempt's.
-        attempts: How many this run made.
+        in_a_row: How many attempts the host has spoiled, one after another, that one included.
     """
 
     failure: Failure
-    attempts: int
+    in_a_row: int
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfTime:
+    """A trial whose last attempt is worth another one, for which this run has no time left."""
+
+    failure: Failure
 
 
 class TrialAttempts:
@@ -49,7 +59,7 @@ class TrialAttempts:
         settings: Turns parameters into what is launched.
         pipeline: Makes an attempt.
         observer: Is told.
-        start_limit_s: How long an engine may take to be ready.
+        start_limit_s: How long an engine may take to be ready; less once it is known how long the study's take.
     """
 
     def __init__(
@@ -59,7 +69,7 @@ class TrialAttempts:
         *,
         seed: int,
         settings: Settings,
-        pipeline: TrialPipeline,
+        pipeline: AttemptRunner,
         observer: StudyObserver,
         start_limit_s: float,
     ) -> None:
@@ -69,35 +79,55 @@ class TrialAttempts:
         self._settings = settings
         self._pipeline = pipeline
         self._observer = observer
-        self._start_limit_s = start_limit_s
+        self._configured_limit_s = start_limit_s
+        self._host_faults_in_a_row = 0
 
-    async def run(self, trial: TrialRecord) -> tuple[TrialRecord, AttemptOutcome] | Trouble:
+    async def run(
+        self, trial: TrialRecord, *, has_time: Callable[[], bool] = lambda: True
+    ) -> tuple[TrialRecord, AttemptOutcome] | Trouble | OutOfTime:
         """Attempt the trial until it is measured or its failure is final.
 
         Args:
             trial: RUNNING and recorded.
+            has_time: Whether another attempt can still be made; asked before each but the first.
 
         Returns:
-            The record as it stands (still RUNNING; the caller scores it) with the last attempt's outcome, or Trouble
-            when faults of the host used up the attempts.
+            The record as it stands (still RUNNING; the caller scores it) with the last attempt's outcome. Trouble when
+            the host spoiled one attempt too many, OutOfTime when there is none for the next.
         """
-        tried = 0
+        own_faults = 0
+        limit_s = learned_start_limit_s(self._starts_s(), self._configured_limit_s)
         while True:
-            tried += 1
             resolved = self._settings.resolve(trial.role, trial.params)
             trial = replace(trial, config=resolved.config)
             self._store.put_trial(trial)
-            outcome = await self._attempt(trial, resolved)
-            if outcome.failure is None:
+            outcome = await self._attempt(trial, resolved, limit_s)
+            if outcome.notes:
+                trial = replace(trial, notes=(*trial.notes, *outcome.notes))
+                self._store.put_trial(trial)
+            failure = outcome.failure
+            by_host = failure is not None and failure.blame is Blame.HOST
+            self._host_faults_in_a_row = self._host_faults_in_a_row + 1 if by_host else 0
+            if failure is None:
                 return trial, outcome
-            again = _worth_another(outcome.failure, tried)
-            self._observer.attempt_failed(trial.number, outcome.failure, will_retry=again)
+            own_faults += not by_host
+            worth_another = failure.retryable and self._may_repeat(own_faults)
+            again = worth_another and has_time()
+            self._observer.attempt_failed(trial.number, failure, will_retry=again)
             if not again:
-                if outcome.failure.blame is Blame.HOST:
-                    return Trouble(outcome.failure, tried)
-                return trial, outcome
+                if worth_another:
+                    return OutOfTime(failure)
+                return Trouble(failure, self._host_faults_in_a_row) if by_host else (trial, outcome)
+            if failure.kind is FailureKind.STARTUP_TIMEOUT:
+                limit_s = self._configured_limit_s
 
-    async def _attempt(self, trial: TrialRecord, resolved: ResolvedConfig) -> AttemptOutcome:
+    def _may_repeat(self, own_faults: int) -> bool:
+        return self._host_faults_in_a_row < HOST_FAULTS_IN_A_ROW and own_faults < _MAX_CONFIG_ATTEMPTS
+
+    def _starts_s(self) -> list[float]:
+        return starts_s(attempt for trial in self._store.trials(self._study) for attempt in trial.attempts)
+
+    async def _attempt(self, trial: TrialRecord, resolved: ResolvedConfig, limit_s: float) -> AttemptOutcome:
         number = 1 + len(self._attempts_so_far(trial.number))
         folder = make_folder(attempt_folder(self._store.base_folder, self._study, trial.number, number))
         attempt = _AttemptKeeper(self._store, self._study, trial.number, number, folder)
@@ -109,7 +139,7 @@ class TrialAttempts:
             folder=folder,
             study_seed=self._seed,
             content_seed=content_seed(self._seed, self._study, trial.number, number),
-            start_limit_s=self._start_limit_s,
+            start_limit_s=limit_s,
         )
 
         def launched(argv: tuple[str, ...]) -> None:
@@ -130,8 +160,16 @@ class TrialAttempts:
             clock.end()
             attempt.update(ended_at=datetime.now(UTC))
             raise
+        outcome = self._with_a_second_chance(outcome, limit_s)
         attempt.update(ended_at=datetime.now(UTC), failure=outcome.failure)
-        return outcome
+        return replace(outcome, notes=tuple(f"attempt {number}: {note}" for note in outcome.notes))
+
+    def _with_a_second_chance(self, outcome: AttemptOutcome, limit_s: float) -> AttemptOutcome:
+        """A start that was too slow for a limit told from other starts may take the configured time."""
+        failure = outcome.failure
+        if failure is None or failure.kind is not FailureKind.STARTUP_TIMEOUT or limit_s >= self._configured_limit_s:
+            return outcome
+        return replace(outcome, failure=replace(failure, retryable=True))
 
     def _stage_changed(self, number: int, attempt: _AttemptKeeper, stages: tuple[StageTiming, ...]) -> None:
         attempt.update(stages=stages)
@@ -169,8 +207,3 @@ def new_trial(
 ) -> TrialRecord:
     """A trial that is about to run."""
     return TrialRecord(study, number, role, TrialState.RUNNING, params, config)
-
-
-def _worth_another(failure: Failure, tried: int) -> bool:
-    limit = MAX_ATTEMPTS if failure.blame is Blame.HOST else _MAX_CONFIG_ATTEMPTS
-    return failure.retryable and tried < limit

@@ -36,7 +36,9 @@ class StageClock:
         return self.stages[-1].stage
 
     def enter(self, stage: Stage) -> None:
-        """End the running stage and begin another."""
+        """End the running stage and begin another. To enter the running one again changes nothing."""
+        if self._current is not None and self._current[0] is stage:
+            return
         self._close()
         self._current = (stage, datetime.now(UTC), time.monotonic())
         self._on_change(self.stages)

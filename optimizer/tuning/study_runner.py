@@ -7,18 +7,21 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
+from optimizer.core.confirmation import study_trials
 from optimizer.core.errors import HostError, InputError
 from optimizer.core.failure import FailureKind
 from optimizer.core.record import ParamValue, StudyRecord, TrialRecord
 from optimizer.core.scoring import Verdict
 from optimizer.core.trial import TrialRole, TrialState
+from optimizer.engine.memory import MemoryPrediction
 from optimizer.host.processes import is_alive
 from optimizer.metrics import summarize
 from optimizer.objectives import Limit, Objective, Slo, resolve_limits, score
 from optimizer.storage import StudyStore
-from optimizer.tuning.attempts import TrialAttempts, Trouble, new_trial
+from optimizer.tuning.attempts import OutOfTime, TrialAttempts, Trouble, new_trial
 from optimizer.tuning.observer import StudyObserver
 from optimizer.tuning.optuna_search import OptunaSearch
+from optimizer.tuning.prescreen import MemoryPrescreen, misfit_of, with_memory_facts
 from optimizer.tuning.settings import BASELINE_NUMBER, Settings, role_of
 from optimizer.tuning.trial_pipeline import AttemptOutcome
 
@@ -60,6 +63,7 @@ class StudyRunner:
         objective: What is sought.
         slos: The limits, as the user stated them.
         observer: Is told.
+        prescreen: Predicts the engines' memory; None where that cannot be done.
     """
 
     def __init__(
@@ -73,6 +77,7 @@ class StudyRunner:
         objective: Objective,
         slos: tuple[Slo, ...],
         observer: StudyObserver,
+        prescreen: MemoryPrescreen | None = None,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
@@ -83,6 +88,7 @@ class StudyRunner:
         self._objective = objective
         self._slos = slos
         self._observer = observer
+        self._prescreen = prescreen
         self._now_s = now_s
 
     async def run(self, budget: Budget) -> Ended:
@@ -93,56 +99,74 @@ class StudyRunner:
             HostError: The host failed so often that the study cannot go on.
             asyncio.CancelledError: Interrupted; the record is complete.
         """
-        begun_s = self._now_s()
+        has_time = self._clock_of(budget)
         unfinished = self._reconcile()
-        trials = self._store.trials(self._study.name)
+        trials = self._trials()
         self._observer.study_opened(self._study, trials, total_trials=budget.trials)
         for trial in trials:
             self._stop_if_refused(trial)
         self._check_baseline(trials)
         while self._finished() < budget.trials:
-            spent_s = self._now_s() - begun_s
-            if budget.time_s is not None and spent_s + self._expected_trial_s(budget) > budget.time_s:
+            if not has_time():
                 return "time_budget"
             if unfinished:
                 number = unfinished.pop(0)
                 params = self._search.ask_again(number)
             else:
                 number, params = self._search.ask()
-            await self._run_trial(number, params)
+            if not await self._run_trial(number, params, has_time):
+                return "time_budget"
         return "trials"
+
+    def _clock_of(self, budget: Budget) -> Callable[[], bool]:
+        """Tells, from now on, whether a further attempt can be finished in time."""
+        begun_s, time_s = self._now_s(), budget.time_s
+        if time_s is None:
+            return lambda: True
+        return lambda: self._now_s() - begun_s + self._expected_trial_s(budget) <= time_s
 
     def _reconcile(self) -> list[int]:
         """Bring record and search into line after a crash; returns the trials that must be run (again)."""
         name = self._study.name
         self._store.mark_interrupted(name, is_alive)
-        for trial in self._store.trials(name):
+        for trial in self._trials():
             if trial.state.is_final:
                 self._search.tell(trial)
         return self._search.open_numbers()
 
+    def _trials(self) -> list[TrialRecord]:
+        """The study's own trials: what repeats a winner on held-out traffic is no part of the search."""
+        return study_trials(self._store.trials(self._study.name))
+
     def _finished(self) -> int:
-        return sum(trial.state.is_final for trial in self._store.trials(self._study.name))
+        return sum(trial.state.is_final for trial in self._trials())
 
     def _expected_trial_s(self, budget: Budget) -> float:
         """The longest attempt at a trial so far, with a margin; a guess before the first."""
         durations = [
             (attempt.ended_at - attempt.started_at).total_seconds()
-            for trial in self._store.trials(self._study.name)
+            for trial in self._trials()
             for attempt in trial.attempts
             if attempt.ended_at is not None and trial.state.is_final
         ]
         return max(durations) * _TIME_MARGIN if durations else budget.first_trial_s
 
-    async def _run_trial(self, number: int, params: dict[str, ParamValue]) -> None:
+    async def _run_trial(self, number: int, params: dict[str, ParamValue], has_time: Callable[[], bool]) -> bool:
+        """Run the trial to its end; False when it is left to the next run for want of time."""
         role = role_of(number)
-        trial = new_trial(self._study.name, number, role, params, self._settings.resolve(role, params).config)
+        config = self._settings.resolve(role, params).config
+        prediction = None if self._prescreen is None else self._prescreen.predict(config)
+        notes = (*self._search.notes(number), *_launched_all_the_same(prediction))
+        trial = replace(new_trial(self._study.name, number, role, params, config), notes=notes)
         self._store.put_trial(trial)
         try:
-            result = await self._attempts.run(trial)
+            result = await self._attempts.run(trial, has_time=has_time)
             if isinstance(result, Trouble):
                 raise _host_error(trial, result)
-            final = self._judge(*result)
+            if isinstance(result, OutOfTime):
+                self._set_aside(trial)
+                return False
+            final = self._judge(*result, prediction)
         except BaseException:
             self._set_aside(trial)
             raise
@@ -151,16 +175,17 @@ class StudyRunner:
         self._observer.trial_finished(final)
         self._stop_if_refused(final)
         self._check_baseline([final])
+        return True
 
     def _set_aside(self, trial: TrialRecord) -> None:
         """Leave the trial for the next run, which will adopt it under its number."""
         current = self._store.trial(self._study.name, trial.number) or trial
         self._store.put_trial(replace(current, state=TrialState.INTERRUPTED))
 
-    def _judge(self, trial: TrialRecord, outcome: AttemptOutcome) -> TrialRecord:
+    def _judge(self, trial: TrialRecord, outcome: AttemptOutcome, prediction: MemoryPrediction | None) -> TrialRecord:
         if outcome.measurement is None:
             return replace(trial, state=TrialState.FAILED, failure=outcome.failure)
-        metrics = summarize(outcome.measurement)
+        metrics = summarize(with_memory_facts(outcome.measurement, outcome.startup, prediction))
         limits = self._limits(metrics if trial.role is TrialRole.BASELINE else None)
         scored = score(self._objective, limits, outcome.measurement, metrics)
         notes = (*trial.notes, *outcome.measurement.engine.notes)
@@ -202,9 +227,15 @@ class StudyRunner:
             )
 
 
+def _launched_all_the_same(prediction: MemoryPrediction | None) -> tuple[str, ...]:
+    """A note for a trial that was not drawn, or is tried again: the user's word counts for more than a prediction."""
+    misfit = misfit_of(prediction)
+    return () if misfit is None else (f"launched although it is not expected to start: {misfit.reason}",)
+
+
 def _host_error(trial: TrialRecord, trouble: Trouble) -> HostError:
     failure = trouble.failure
-    times = "once" if trouble.attempts == 1 else f"{trouble.attempts} times in a row"
+    times = "once" if trouble.in_a_row == 1 else f"{trouble.in_a_row} times in a row"
     evidence = f" [{failure.evidence[0]}]" if failure.evidence else ""
     return HostError(
         f"trial {trial.number} met a fault of the host {times}; the last: {failure.detail}{evidence}",

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from optimizer.core.engine_config import EngineConfig, canonical_flag
 from optimizer.core.errors import AutotuneError, InputError
-from optimizer.core.failure import Blame, Failure, FailureKind
+from optimizer.core.failure import Blame, Failure, FailureKind, MemoryPhase
 from optimizer.core.record import AttemptRecord, ProcessIdentity, StageTiming, StudyRecord, TrialRecord
 from optimizer.core.scoring import Constraint, Score, Verdict
 from optimizer.core.trial import TRANSITIONS, Stage, TrialRole, TrialState
@@ -123,6 +123,8 @@ failures = st.builds(
     exit_code=st.none() | st.integers(),
     violation=optional_floats,
     retryable=st.booleans(),
+    phase=st.none() | st.sampled_from(MemoryPhase),
+    facts=st.dictionaries(any_text, floats, max_size=3),
 )
 constraints = st.builds(
     Constraint,

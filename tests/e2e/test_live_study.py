@@ -27,9 +27,9 @@ TRIALS = 4
 START_LIMIT_S = 240.0
 """A cold start imports vLLM three times over; on two slow cores that takes a minute or more."""
 RUN = ("run", "--space", "short.yaml", "--trials", str(TRIALS))
-POOL_TOLERANCE_TOKENS = 8192
-"""A quarter of a GiB. On the CPU vLLM charges the worker's resident memory against its pool, and a forked worker has
-fewer pages of its libraries mapped than one that imported them."""
+POOL_TOLERANCE = 0.02
+"""On the CPU vLLM takes its worker's resident memory off the pool; 0.4 % were seen between a worker forked from a warm
+spare and one that imported all by itself."""
 KV_SIZE = re.compile(r"KV cache size: ([\d,]+) tokens")
 
 
@@ -154,7 +154,7 @@ def test_the_exported_command_starts_cold_and_serves_what_the_warm_spare_served(
         said = KV_SIZE.search(server.text)
         assert said is not None, server.text
         pool_tokens = int(said[1].replace(",", ""))
-        assert abs(pool_tokens - best["metrics"]["kv_cache_tokens"]) <= POOL_TOLERANCE_TOKENS
+        assert pool_tokens == pytest.approx(best["metrics"]["kv_cache_tokens"], rel=POOL_TOLERANCE)
     finally:
         server.send_to_group(signal.SIGTERM)
         driver.wait_until_all_gone()

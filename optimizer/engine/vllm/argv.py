@@ -47,4 +47,4 @@ def serve_command(engine_python: str, config: EngineConfig, *, host: str = "127.
 def _word(value: object) -> str:
     if isinstance(value, dict | list):
         return json.dumps(value, sort_keys=True)
-    return format(value, ".6g") if isinstance(value, float) and not value.is_integer() else str(value)
+    return str(value)  # of a float the shortest text that gives back the very same number

