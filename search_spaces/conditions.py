@@ -7,7 +7,8 @@ from collections.abc import Mapping
 
 from optimizer.core.errors import InputError
 from optimizer.core.record import ParamValue
-from optimizer.search_spaces.denied import denied_reason
+from optimizer.search_spaces.choices import ChoiceParameter
+from optimizer.search_spaces.denied import denied_reason, gaming_reason
 from optimizer.search_spaces.flag_paths import overlap
 from optimizer.search_spaces.parameter import Parameter
 from optimizer.search_spaces.values import same_value, shown
@@ -20,10 +21,21 @@ def check_parameters(parameters: Mapping[str, Parameter]) -> None:
             reason = denied_reason(flag)
             if reason is not None:
                 raise InputError(f"parameters.{name}: flag {flag} may not be searched: {reason}", hint="remove it")
+        _check_values(name, parameter)
         _check_conditions(name, parameters)
     for name in parameters:
         _check_chain(name, parameters)
     _check_owners(parameters)
+
+
+def _check_values(name: str, parameter: Parameter) -> None:
+    for value in parameter.values if isinstance(parameter, ChoiceParameter) else ():
+        for flag, setting in parameter.to_flags(name, value, device_memory_bytes=None).items():
+            reason = gaming_reason(flag, setting)
+            if reason is not None:
+                raise InputError(
+                    f"parameters.{name}: {flag} may not be {shown(setting)}: {reason}", hint="remove this choice"
+                )
 
 
 def depth_first(parameters: Mapping[str, Parameter]) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ import math
 import re
 from typing import Final
 
-from optimizer.config.flag_tables import SIZE_FLAGS, TEXT_FLAGS
+from optimizer.config.flag_tables import STATIC_TABLES, TEXT_FLAGS, FlagTables
 from optimizer.config.secret_names import is_secret_setting
 from optimizer.core.engine_config import FlagValue, JsonValue
 from optimizer.core.errors import InputError
@@ -18,13 +18,14 @@ _SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<suffix>[kmgtKMGT])")
 _POWERS: Final = {"k": 1, "m": 2, "g": 3, "t": 4}
 
 
-def typed_value(flag: str, text: str, *, origin: str) -> FlagValue:
+def typed_value(flag: str, text: str, *, origin: str, tables: FlagTables = STATIC_TABLES) -> FlagValue:
     """The value as a number or JSON where it is one, and as text otherwise.
 
     Args:
         flag: Canonical flag, perhaps dotted. Below a dot any JSON is read, true and false included.
         text: The word as it was written.
         origin: Where it came from, for messages.
+        tables: Which flags take sizes.
 
     Raises:
         InputError: The text begins as JSON and is none, or a size is not a whole number.
@@ -36,7 +37,7 @@ def typed_value(flag: str, text: str, *, origin: str) -> FlagValue:
         return _parsed_json(flag, text, origin)
     if dot and text in ("true", "false"):
         return text == "true"
-    if flag in SIZE_FLAGS or dot:
+    if flag in tables.sizes or dot:
         size = _SIZE.fullmatch(text)
         if size is not None:
             return _size(flag, text, size, origin)

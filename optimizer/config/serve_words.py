@@ -22,6 +22,7 @@ _CONTAINER_SWITCH = re.compile(
     r"-[ditPq]+|--(rm|detach|interactive|tty|init|privileged|read-only|publish-all|no-healthcheck|oom-kill-disable"
     r"|sig-proxy|quiet)"
 )
+_OTHER_PROGRAMS: Final = frozenset({"bench", "chat", "complete", "collect-env", "launch", "run-batch", "snapshot"})
 _API_SERVER: Final = ("vllm.entrypoints.openai.api_server", "vllm.entrypoints.api_server")
 _CLI: Final = ("vllm", "vllm.entrypoints.cli.main")
 HINT: Final = (
@@ -38,11 +39,13 @@ class ServeWords:
         env: Environment variables that the command sets; None for one it passes on from outside.
         words: What vLLM itself gets: flags, their values, and perhaps the model.
         takes_model: Whether a word that is no flag may be the model.
+        bare: Whether flags alone were given, without a program.
     """
 
     env: dict[str, str | None]
     words: tuple[str, ...]
     takes_model: bool
+    bare: bool = False
 
 
 def serve_words(text: str, *, origin: str) -> ServeWords:
@@ -103,7 +106,7 @@ def _unwrapped(words: list[str], env: dict[str, str | None], origin: str) -> Ser
     first = words[0]
     program = PurePosixPath(first).name
     if first.startswith("-"):
-        return ServeWords(env, tuple(words), takes_model=False)
+        return ServeWords(env, tuple(words), takes_model=False, bare=True)
     if program in _CONTAINER_TOOLS:
         return _in_container(words, env, origin)
     if re.fullmatch(r"python(\d(\.\d+)?)?", program):
@@ -111,7 +114,8 @@ def _unwrapped(words: list[str], env: dict[str, str | None], origin: str) -> Ser
     if program == "vllm":
         if words[1:2] != ["serve"]:
             found = words[1] if len(words) > 1 else "nothing"
-            raise InputError(f"{origin}: expected `serve` after `vllm`, not {found!r}", hint=HINT)
+            other = f": `vllm {found}` is another program, with flags of its own" if found in _OTHER_PROGRAMS else ""
+            raise InputError(f"{origin}: expected `serve` after `vllm`, not {found!r}{other}", hint=HINT)
         return ServeWords(env, tuple(words[2:]), takes_model=True)
     raise InputError(f"{origin}: {first!r} does not start a vLLM server", hint=HINT)
 
@@ -124,7 +128,8 @@ def _python_module(words: list[str], env: dict[str, str | None], origin: str) ->
     if module in _CLI and rest[2:3] == ["serve"]:
         return ServeWords(env, tuple(rest[3:]), takes_model=True)
     found = module or (rest[0] if rest else words[0])
-    raise InputError(f"{origin}: {found!r} is not vLLM's server module", hint=HINT)
+    today = ": it sent traffic to a server, as `vllm bench serve` does today" if "benchmark_" in found else ""
+    raise InputError(f"{origin}: {found!r} is not vLLM's server module{today}", hint=HINT)
 
 
 def _in_container(words: list[str], env: dict[str, str | None], origin: str) -> ServeWords:

@@ -45,6 +45,16 @@ WRONG_OPTIONS = {
     "time unknown": (("--time-budget", "soon"), ["--time-budget 'soon'", "1h30m"]),
     "ports reversed": (("--port-range", "9000-8000"), ["--port-range '9000-8000'", "LOW-HIGH"]),
     "flag without value": (("--set", "max-num-seqs"), ["--set max-num-seqs", "FLAG=VALUE"]),
+    "flag unknown": (("--set", "max-num-sqs=8"), ["--set: --max-num-sqs", "did you mean --max-num-seqs", "`check`"]),
+    "flag of older days": (
+        ("--baseline", "vllm serve tiny-kv --swap-space 4"),
+        ["--baseline: --swap-space", "instead: --kv-offloading-size 4"],
+    ),
+    "value of another kind": (("--set", "max-num-seqs=many"), ["--max-num-seqs must be a whole number, not 'many'"]),
+    "baseline games the score": (
+        ("--baseline", "vllm serve tiny-kv --stream-interval 8"),
+        ["--baseline: --stream-interval may not be set", "ITL", "leave it out"],
+    ),
     "engine unknown": (("--engine", "tensorrt"), ["--engine tensorrt", "vllm, simulated"]),
     "study is a path": (("--study", "../elsewhere"), ["--study '../elsewhere'"]),
     "storage unknown": (("--storage", "mysql://root@localhost/x"), ["--storage", "mysql"]),
