@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 from optimizer.app.request import RunRequest, settings_of, study_config
 from optimizer.app.search import first_proposals
+from optimizer.app.study_time import study_time
 from optimizer.config import StudyConfig
+from optimizer.config.study_time import StudyTime, estimate_study_time
 from optimizer.core.record import ParamValue
 from optimizer.core.trial import TrialRole
 from optimizer.engine.vllm.argv import serve_command
@@ -15,10 +17,6 @@ from optimizer.load import Workload
 from optimizer.tuning.settings import Settings, role_of
 
 SHOWN_PROPOSALS = 5
-_START_WARM_S = 10.0
-_START_COLD_S = 60.0
-_REST_S = 10.0
-"""Warm-up, ramp, drain and stop together, as seen on `tiny-cpu`; a guess for anything larger."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +31,7 @@ class PlannedTrial:
 
 @dataclass(frozen=True, slots=True)
 class StudyPlan:
-    """What `--dry-run` shows. `parameters` are name and range; times are estimates in seconds."""
+    """What `--dry-run` shows. `parameters` are name and range; `time` is that of the trials still to run."""
 
     space_name: str
     study: str
@@ -45,13 +43,12 @@ class StudyPlan:
     slos: tuple[str, ...]
     trials: int
     proposals: list[PlannedTrial]
-    trial_estimate_s: float
-    total_estimate_s: float
+    time: StudyTime
     notes: tuple[str, ...]
 
 
 def plan_study(request: RunRequest) -> StudyPlan:
-    """Lay a study out. Starts no engine, writes nothing, needs no vLLM.
+    """Lay a study out. Starts no engine, records nothing, needs no vLLM.
 
     The search proposals shown are those of an empty history: the first ones are drawn at random under the rules, and
     are what the study would try first; later ones depend on results.
@@ -61,7 +58,6 @@ def plan_study(request: RunRequest) -> StudyPlan:
     """
     config = study_config(request)
     settings = settings_of(config)
-    trial_s = estimate_trial_s(config)
     return StudyPlan(
         space_name=config.space_name,
         study=config.study,
@@ -73,16 +69,14 @@ def plan_study(request: RunRequest) -> StudyPlan:
         slos=tuple(str(slo) for slo in config.slos),
         trials=config.trials,
         proposals=_planned(config, settings),
-        trial_estimate_s=trial_s,
-        total_estimate_s=trial_s * config.trials,
+        time=study_time(config, request.storage),
         notes=(*config.notes, *memory_note(config)),
     )
 
 
 def estimate_trial_s(config: StudyConfig) -> float:
     """Seconds a trial is expected to take before one has been timed."""
-    start_s = _START_WARM_S if config.engine.warm_start else _START_COLD_S
-    return start_s + config.workload.window.min_s + _REST_S
+    return estimate_study_time(config).trial.middle_s
 
 
 def memory_note(config: StudyConfig) -> tuple[str, ...]:
@@ -98,14 +92,8 @@ def memory_note(config: StudyConfig) -> tuple[str, ...]:
 def describe_workload(workload: Workload) -> str:
     """The traffic in one line."""
     sharing = workload.shared_prefix
-    shared = ""
-    if sharing is not None:
-        noun = "shared prefix" if sharing.prefixes == 1 else "shared prefixes"
-        shared = f"{sharing.prefixes} {noun} of {sharing.tokens} tokens, then "
-    return (
-        f"{workload.name}: {workload.arrivals.in_flight} requests in flight; {shared}"
-        f"{workload.prompt_tokens.words} prompt and {workload.output_tokens.words} output tokens"
-    )
+    shared = "" if sharing is None else f"{sharing.words}, then "
+    return f"{workload.name}: {workload.arrivals.words}; {shared}{workload.request_words}"
 
 
 def _planned(config: StudyConfig, settings: Settings) -> list[PlannedTrial]:
