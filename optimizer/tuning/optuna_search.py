@@ -31,12 +31,12 @@ from optimizer.storage import StudyStore
 from optimizer.storage.optuna_storage import optuna_errors, optuna_storage
 from optimizer.tuning.distributions import suggest
 from optimizer.tuning.rule_keeping_sampler import RuleKeepingSampler
+from optimizer.tuning.violations import CRASH, clipped
 
-_CRASH = "crash"
 _UNDECIDED = "undecided"
 _SMALL_VIOLATION = 0.01
-_MAX_VIOLATION = 1.5
-"""log(observed / limit) beyond 1.5 (4.5 times the limit) says no more than 'far over'."""
+_NOTE = "prescreen"
+"""User attribute of a trial: what was rejected before it was proposed."""
 _ATTR_METRICS = ("p99_e2e_ms", "p99_ttft_ms", "p99_tpot_ms", "preemptions", "prefix_cache_hit_rate")
 
 
@@ -95,11 +95,17 @@ class OptunaSearch:
         """Open the next trial. Returns its number and its parameters, only the active ones.
 
         Raises:
-            InputError: The rules of the space leave no setting.
+            InputError: The rules of the space leave no setting, or none of them fits into memory.
         """
         with self._errors():
             trial = self._study.ask()
             return trial.number, self._suggest(trial)
+
+    def notes(self, number: int) -> tuple[str, ...]:
+        """What a person should know of how a trial that was asked for came to be proposed."""
+        with self._errors():
+            note = self._frozen(number).user_attrs.get(_NOTE)
+            return () if note is None else (str(note),)
 
     def ask_again(self, number: int) -> dict[str, ParamValue]:
         """The parameters of a trial that was asked for before; completes one whose asking was cut short."""
@@ -127,8 +133,12 @@ class OptunaSearch:
             self._study.tell(trial.number, values=value, state=state)
 
     def _suggest(self, trial: Trial) -> dict[str, ParamValue]:
+        """Record a proposal: its note first, so that a whole one has it whatever happens between."""
         parameters = self._sampler.parameters
-        return {name: suggest(trial, name, parameters[name]) for name in trial.relative_params}
+        proposal = trial.relative_params
+        if self._sampler.last_note is not None:
+            trial.set_user_attr(_NOTE, self._sampler.last_note)
+        return {name: suggest(trial, name, parameters[name]) for name in proposal}
 
     def _frozen(self, number: int) -> FrozenTrial:
         return self._study.get_trials(deepcopy=False)[number]
@@ -151,8 +161,8 @@ def _constraints(trial: TrialRecord) -> Mapping[str, float]:
     """What Optuna is told: a trial is feasible to it when none is above 0, and so exactly when it is to us."""
     if trial.state in (State.FAILED, State.REJECTED):
         graded = trial.failure.violation if trial.failure is not None else None
-        return {_CRASH: _clip(graded) if graded is not None and graded > 0 else 1.0}
-    values = {_CRASH: -1.0, _UNDECIDED: _SMALL_VIOLATION if trial.state is State.UNDECIDED else -1.0}
+        return {CRASH: clipped(graded) if graded is not None and graded > 0 else 1.0}
+    values = {CRASH: -1.0, _UNDECIDED: _SMALL_VIOLATION if trial.state is State.UNDECIDED else -1.0}
     if trial.score is not None:
         values |= {constraint.name: _violation(constraint) for constraint in trial.score.constraints}
     return values
@@ -164,14 +174,10 @@ def _violation(constraint: Constraint) -> float:
     if graded is None or math.isnan(graded):
         graded = 0.0
     if constraint.verdict is Verdict.FEASIBLE:
-        return _clip(min(graded, 0.0))
+        return clipped(min(graded, 0.0))
     if constraint.verdict is Verdict.INFEASIBLE and graded <= 0.0:
         return _SMALL_VIOLATION
-    return _clip(graded)
-
-
-def _clip(violation: float) -> float:
-    return max(-_MAX_VIOLATION, min(violation, _MAX_VIOLATION))
+    return clipped(graded)
 
 
 def _user_attrs(trial: TrialRecord) -> dict[str, ParamValue]:
