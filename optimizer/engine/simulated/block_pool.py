@@ -13,17 +13,22 @@ class BlockPool:
     """Hands out KV blocks and remembers which full block holds which tokens.
 
     Args:
-        num_blocks: Blocks in the pool; ids are 0 to num_blocks - 1.
+        num_blocks: Blocks in the pool. Block 0 is never handed out: vLLM keeps it as a null block.
         prefix_caching: False makes every lookup miss.
     """
 
     def __init__(self, num_blocks: int, *, prefix_caching: bool) -> None:
         self.num_blocks = num_blocks
         self._prefix_caching = prefix_caching
-        self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(num_blocks))
+        self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(1, num_blocks))
         self._references = [0] * num_blocks
         self._hash_of_block: dict[int, int] = {}
         self._block_of_hash: dict[int, int] = {}
+
+    @property
+    def num_usable(self) -> int:
+        """Blocks that sequences can hold."""
+        return self.num_blocks - 1
 
     @property
     def num_free(self) -> int:
@@ -32,8 +37,8 @@ class BlockPool:
 
     @property
     def usage(self) -> float:
-        """Share of the pool that sequences hold, 0 to 1."""
-        return 1.0 - self.num_free / self.num_blocks
+        """Share of the usable blocks that sequences hold, 0 to 1."""
+        return 1.0 - self.num_free / self.num_usable
 
     def cached_prefix(self, hashes: Iterable[int]) -> list[int]:
         """The blocks that hold the longest cached prefix of a chain of block hashes."""
@@ -82,7 +87,7 @@ class BlockPool:
 
     def forget_all(self) -> bool:
         """Empties the prefix cache. Refused (False) while a sequence holds a block, as vLLM refuses it."""
-        if self.num_free != self.num_blocks:
+        if self.num_free != self.num_usable:
             return False
         self._hash_of_block.clear()
         self._block_of_hash.clear()

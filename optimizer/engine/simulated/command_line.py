@@ -1,4 +1,4 @@
-"""The command line: `vllm serve`'s flags, of which a dozen are obeyed and the other known ones ignored."""
+"""The command line: `vllm serve`'s flags, of which some are obeyed and the other known ones ignored."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from optimizer.core.engine_config import canonical_flag
+from optimizer.engine.simulated.dtypes import DTYPES
 from optimizer.engine.simulated.faults import FAULTS
 from optimizer.engine.simulated.flag_names import SHORT_NAMES, SWITCHES, VALUES, WORD_LISTS
 
@@ -26,8 +27,10 @@ environment:
                             stays up with /health 503 when EngineCore has died
   AUTOTUNE_SIM_SPEED        divides every step time (1)
   AUTOTUNE_SIM_DEVICE_GIB   memory of the fictitious GPU (16)
+  AUTOTUNE_SIM_ACCEPTANCE   share of draft tokens that are right (0.6)
   AUTOTUNE_SIM_FAULTS       JSON list of {"fault": NAME} with optional "when": {flag: value}, "nth_launch": n,
-                            "after_requests": n, "after_s": s; all that are given must hold
+                            "after_requests": n, "after_s": s; all that are given must hold. "amount" replaces the
+                            number in a fault's text, "name" is the metric of missing_metric
   AUTOTUNE_SIM_STATE        file that counts launches; "nth_launch" needs it
 """
 
@@ -62,7 +65,7 @@ def parse_command_line(argv: Sequence[str]) -> CommandLine:
     if words and words[0] == "serve":
         del words[0]
     words, dotted = _split_dotted(words)
-    options = _build_parser().parse_args(words)
+    options = build_parser().parse_args(words)
     flags: dict[str, object] = {
         canonical_flag(name): value
         for name, value in vars(options).items()
@@ -88,7 +91,7 @@ def _split_dotted(words: list[str]) -> tuple[list[str], dict[str, object]]:
     pending = iter(words)
     for word in pending:
         name, equals, value = word.removeprefix("--").partition("=")
-        if word.startswith("--") and "." in name and name.partition(".")[0] in VALUES:
+        if word.startswith("--") and "." in name and name.partition(".")[0] in VALUES | {"speculative-config"}:
             dotted[name] = value if equals else next(pending, "")
         else:
             rest.append(word)
@@ -120,8 +123,9 @@ def _switch_spellings(name: str) -> list[str]:
     return spellings + [short for short, long in SHORT_NAMES.items() if long == f"--{name}"]
 
 
-def _build_parser() -> argparse.ArgumentParser:
-    faults = "\n".join(f"  {fault.value:<18}{text}" for fault, text in FAULTS.items())
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of all flags."""
+    faults = "\n".join(f"  {fault.value:<16}{kind.description}" for fault, kind in FAULTS.items())
     known = len(SWITCHES | VALUES | WORD_LISTS)
     parser = argparse.ArgumentParser(
         prog=PROG,
@@ -169,4 +173,12 @@ def _add_obeyed(parser: argparse.ArgumentParser) -> None:
     add("--num-gpu-blocks-override", type=int, metavar="N", help="blocks in the KV pool, in place of either")
     add("--block-size", type=int, metavar="N", help="tokens a KV block holds (16)")
     add(*_switch_spellings("enable-prefix-caching"), action=_Switch, help="reuse the KV of shared prefixes (on)")
+    add("--dtype", choices=tuple(DTYPES), help="type of the weights, and of a KV cache without its own (auto)")
+    add("--kv-cache-dtype", metavar="TYPE", help="type of the KV cache (auto: that of the weights)")
+    add("--speculative-config", metavar="JSON", help="draft tokens for each decoding sequence")
+    add("--spec-method", metavar="NAME", help="the same, one by one")
+    add("--spec-model", metavar="MODEL", help=argparse.SUPPRESS)
+    add("--spec-tokens", type=int, metavar="N", help=argparse.SUPPRESS)
+    add("--stream-interval", type=int, metavar="N", help="tokens in each chunk of a stream after the first (1)")
+    add(*_switch_spellings("enable-force-include-usage"), action=_Switch, help="usage in every stream (off)")
     add(*_switch_spellings("skip-tokenizer-init"), action=_Switch, help="prompts as token ids only, empty text")

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from optimizer.core.errors import AutotuneError
 from optimizer.engine.simulated.engine_core import MAX_LINE_BYTES
 from optimizer.engine.simulated.kv_budget import KvPlan
-from optimizer.engine.simulated.scheduler import SchedulerStats, TokenOutput
+from optimizer.engine.simulated.request_times import RequestTimes, StepTiming
+from optimizer.engine.simulated.step import SchedulerStats, StepOutput
 
 
 class Generation:
@@ -20,14 +22,14 @@ class Generation:
     def __init__(self, request_id: str) -> None:
         self.request_id = request_id
         self.finished = False
-        self._arrived: asyncio.Queue[TokenOutput | None] = asyncio.Queue()
+        self._arrived: asyncio.Queue[StepOutput | None] = asyncio.Queue()
 
-    def arrived(self, output: TokenOutput | None) -> None:
-        """Passes on a token; None says that no more will come because EngineCore died."""
+    def arrived(self, output: StepOutput | None) -> None:
+        """Passes on what a step gave; None says that no more will come because EngineCore died."""
         self._arrived.put_nowait(output)
 
-    async def next(self) -> TokenOutput | None:
-        """The next token, or None when EngineCore died."""
+    async def next(self) -> StepOutput | None:
+        """The next tokens, or None when EngineCore died."""
         output = await self._arrived.get()
         self.finished = output is None or output.finished
         return output
@@ -37,7 +39,7 @@ class CoreClient:
     """One EngineCore. `dead` is set once its end of the socket is closed, for whatever reason.
 
     Attributes:
-        plan: The KV pool; known once `wait_loaded` gave True.
+        plan: The KV pool; known once `wait_loaded` gave True, and so are `times`.
         stats: As of the last step; an idle engine keeps the last values, as vLLM's does.
     """
 
@@ -45,6 +47,7 @@ class CoreClient:
         self.dead = asyncio.Event()
         self.stats = SchedulerStats()
         self._plan: KvPlan | None = None
+        self._times: RequestTimes | None = None
         self._loaded = asyncio.Event()
         self._generations: dict[str, Generation] = {}
         self._resets: list[asyncio.Future[bool]] = []
@@ -55,6 +58,13 @@ class CoreClient:
         if self._plan is None:
             raise AutotuneError("the KV plan was asked for before EngineCore had loaded")
         return self._plan
+
+    @property
+    def times(self) -> RequestTimes:
+        """The histograms of the loaded engine."""
+        if self._times is None:
+            raise AutotuneError("request times were asked for before EngineCore had loaded")
+        return self._times
 
     async def connect(self, channel: socket.socket) -> None:
         """Starts to listen to EngineCore."""
@@ -70,18 +80,24 @@ class CoreClient:
         return self._loaded.is_set()
 
     @contextmanager
-    def generate(self, request_id: str, prompt: list[int], max_tokens: int) -> Iterator[Generation]:
+    def generate(
+        self, request_id: str, prompt: list[int], max_tokens: int, cache_salt: str = ""
+    ) -> Iterator[Generation]:
         """Sends a request; leaving the block before its last token aborts it."""
         generation = Generation(request_id)
         self._generations[request_id] = generation
         if self.dead.is_set():
             generation.arrived(None)
         else:
-            self._send({"op": "add", "id": request_id, "prompt": prompt, "max_tokens": max_tokens})
+            self.times.arrived(request_id, len(prompt), time.monotonic())
+            self._send(
+                {"op": "add", "id": request_id, "prompt": prompt, "max_tokens": max_tokens, "cache_salt": cache_salt}
+            )
         try:
             yield generation
         finally:
             del self._generations[request_id]
+            self.times.gone(request_id)
             if not generation.finished:
                 self._send({"op": "abort", "id": request_id})
 
@@ -110,12 +126,16 @@ class CoreClient:
         match message:
             case {"ready": dict(plan)}:
                 self._plan = KvPlan(**plan)
+                self._times = RequestTimes(self._plan.max_model_len)
                 self._loaded.set()
             case {"reset": bool(success)}:
                 self._resets.pop(0).set_result(success)
-            case {"outputs": list(outputs), "stats": dict(stats)}:
+            case {"outputs": list(fields), "stats": dict(stats), "step": step}:
                 self.stats = SchedulerStats(**stats)
-                for output in (TokenOutput(*fields) for fields in outputs):
+                outputs = [StepOutput(*one) for one in fields]
+                if isinstance(step, list):
+                    self.times.step(StepTiming(*step), outputs)
+                for output in outputs:
                     if output.request_id in self._generations:
                         self._generations[output.request_id].arrived(output)
 

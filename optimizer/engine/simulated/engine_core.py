@@ -2,8 +2,10 @@
 
 It talks to the API server in JSON lines over a socket:
 
-    in    {"op": "add", "id", "prompt", "max_tokens"}  {"op": "abort", "id"}  {"op": "reset_prefix_cache"}
-    out   {"ready": {…KvPlan}}  {"outputs": [[id, token, finished, cached_tokens], …], "stats": {…}}  {"reset": bool}
+    in    {"op": "add", "id", "prompt", "max_tokens", "cache_salt"}  {"op": "abort", "id"}
+          {"op": "reset_prefix_cache"}
+    out   {"ready": {…KvPlan}}  {"reset": bool}
+          {"outputs": [[id, [token, …], finished, cached_tokens], …], "stats": {…}, "step": [began, ended, …] or null}
 
 Like vLLM's, it does not notice that its parent is gone: it stays, idle, until a signal ends it.
 """
@@ -11,38 +13,33 @@ Like vLLM's, it does not notice that its parent is gone: it stays, idle, until a
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import json
 import os
-import signal
 import socket
 import sys
 import time
-from dataclasses import asdict, astuple
+from dataclasses import asdict
 
 from optimizer.engine.simulated import vllm_log
-from optimizer.engine.simulated.faults import SLOW_STREAM_FACTOR, Fault, FaultWatch
-from optimizer.engine.simulated.kv_budget import KvPlan, available_bytes, plan_kv_pool
-from optimizer.engine.simulated.scheduler import Scheduler, SchedulerLimits
+from optimizer.engine.simulated.fault_script import FaultWatch
+from optimizer.engine.simulated.faults import Fault
+from optimizer.engine.simulated.kv_budget import KvPlan
+from optimizer.engine.simulated.loading import become_engine_core, load
+from optimizer.engine.simulated.request_times import StepTiming
+from optimizer.engine.simulated.scheduler import Scheduler
 from optimizer.engine.simulated.settings import EngineSettings
+from optimizer.engine.simulated.step import ScheduledStep, SchedulerLimits, SchedulerStats, StepOutput
 from optimizer.engine.simulated.step_time import StepTimeModel
 from optimizer.engine.simulated.vllm_log import ENGINE_CORE, StartupFailure, log, log_traceback
 
-PROCESS_NAME = "VLLM::EngineCore"
 MAX_LINE_BYTES = 2**26
 """Longest message; a prompt of a million tokens fits."""
-_PR_SET_NAME = 15
 
 
 def run_engine_core(settings: EngineSettings, faults: FaultWatch, channel: socket.socket) -> None:
     """Body of the process; never returns while the engine lives."""
-    ctypes.CDLL(None).prctl(_PR_SET_NAME, PROCESS_NAME.encode(), 0, 0, 0)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    ignore_sigterm = faults.scripts(Fault.IGNORE_SIGTERM)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN if ignore_sigterm else signal.SIG_DFL)
-    if faults.scripts(Fault.ESCAPE_GROUP):
-        os.setsid()
-    plan = _load(settings, faults)
+    become_engine_core(faults)
+    plan = load(settings, faults)
     if isinstance(plan, StartupFailure):
         log(ENGINE_CORE, vllm_log.CORE_FAILED_TO_START, level="ERROR", origin="core.py:1")
         log_traceback(ENGINE_CORE, plan.text)
@@ -50,44 +47,29 @@ def run_engine_core(settings: EngineSettings, faults: FaultWatch, channel: socke
     asyncio.run(_EngineCore(settings, plan, faults, channel).run())
 
 
-def _load(settings: EngineSettings, faults: FaultWatch) -> KvPlan | StartupFailure:
-    log(ENGINE_CORE, f"Initializing a V1 LLM engine with config: model={settings.model!r}", origin="core.py:1")
-    if faults.wait_for_start_fault(Fault.NEVER_READY):
-        while True:
-            time.sleep(3600)
-    if faults.wait_for_start_fault(Fault.DIE_LOADING):
-        sys.exit(1)
-    if faults.wait_for_start_fault(Fault.OOM_LOADING):
-        return StartupFailure(vllm_log.OUT_OF_MEMORY)
-    weights_gib = settings.shape.weight_bytes / vllm_log.GIB
-    log(ENGINE_CORE, f"Model loading took {weights_gib:.2f} GiB memory and 0.01 seconds", origin="model_runner.py:1")
-    if faults.wait_for_start_fault(Fault.KV_TOO_SMALL):
-        needed = settings.max_model_len * settings.shape.kv_bytes_per_token
-        return vllm_log.kv_cache_too_small(settings.max_model_len, needed, needed // 2, settings.max_model_len // 2)
-    available_gib = available_bytes(settings) / vllm_log.GIB
-    log(ENGINE_CORE, f"Available KV cache memory: {available_gib:.2f} GiB", origin="gpu_worker.py:1")
-    plan = plan_kv_pool(settings)
-    if isinstance(plan, KvPlan):
-        size = vllm_log.kv_cache_size(plan.pool_tokens, plan.max_model_len)
-        log(ENGINE_CORE, size, origin="kv_cache_utils.py:1")
-        log(ENGINE_CORE, "init engine (profile, create kv cache, warmup model) took 0.01 s", origin="core.py:1")
-    return plan
+def make_scheduler(settings: EngineSettings, plan: KvPlan) -> Scheduler:
+    """The scheduler of an engine with these settings."""
+    speculation = settings.speculation
+    limits = SchedulerLimits(
+        max_num_seqs=settings.max_num_seqs,
+        max_num_batched_tokens=settings.max_num_batched_tokens,
+        max_model_len=plan.max_model_len,
+        block_size=settings.block_size,
+        num_gpu_blocks=plan.num_gpu_blocks,
+        enable_prefix_caching=settings.enable_prefix_caching,
+        vocab_size=settings.shape.vocab_size,
+        speculative_tokens=0 if speculation is None else speculation.tokens,
+        acceptance=settings.acceptance,
+    )
+    draft_pass_s = 0.0 if speculation is None else speculation.pass_s
+    return Scheduler(limits, StepTimeModel(settings.speed, settings.kv_element_bytes, draft_pass_s))
 
 
 class _EngineCore:
     """The scheduler in real time: each step is waited for, then its tokens are sent."""
 
     def __init__(self, settings: EngineSettings, plan: KvPlan, faults: FaultWatch, channel: socket.socket) -> None:
-        limits = SchedulerLimits(
-            max_num_seqs=settings.max_num_seqs,
-            max_num_batched_tokens=settings.max_num_batched_tokens,
-            max_model_len=plan.max_model_len,
-            block_size=settings.block_size,
-            num_gpu_blocks=plan.num_gpu_blocks,
-            enable_prefix_caching=settings.enable_prefix_caching,
-            vocab_size=settings.shape.vocab_size,
-        )
-        self._scheduler = Scheduler(limits, StepTimeModel(settings.speed))
+        self._scheduler = make_scheduler(settings, plan)
         self._plan = plan
         self._faults = faults
         self._channel = channel
@@ -118,13 +100,19 @@ class _EngineCore:
 
     def _obey(self, message: dict[str, object]) -> None:
         match message:
-            case {"op": "add", "id": str(request_id), "prompt": list(prompt), "max_tokens": int(max_tokens)}:
+            case {
+                "op": "add",
+                "id": str(request_id),
+                "prompt": list(prompt),
+                "max_tokens": int(max_tokens),
+                "cache_salt": str(cache_salt),
+            }:
                 self._faults.note_request()
-                self._scheduler.add(request_id, prompt, max_tokens)
+                self._scheduler.add(request_id, prompt, max_tokens, cache_salt)
                 self._work.set()
             case {"op": "abort", "id": str(request_id)}:
                 self._scheduler.abort(request_id)
-                self._send_step([])
+                self._send_step([], None)
             case {"op": "reset_prefix_cache"}:
                 self._send({"reset": self._scheduler.reset_prefix_cache()})
 
@@ -135,14 +123,14 @@ class _EngineCore:
                 await self._work.wait()
                 self._step_end_s = time.monotonic()
             await self._strike_faults()
+            began_s = time.monotonic()
             step = self._scheduler.schedule()
             await self._wait_for_step_end(step.duration_s)
-            outputs = self._scheduler.complete(step)
-            self._send_step([astuple(output) for output in outputs])
+            self._send_step(self._scheduler.complete(step), _timing(step, began_s))
 
     async def _wait_for_step_end(self, duration_s: float) -> None:
         """Steps follow each other on a schedule of their own, so that late wake-ups do not add up."""
-        slow = SLOW_STREAM_FACTOR if self._faults.due(Fault.SLOW_STREAM) else 1.0
+        slow = self._faults.amount(Fault.SLOW_STREAM) if self._faults.due(Fault.SLOW_STREAM) else 1.0
         self._step_end_s += duration_s * slow
         await asyncio.sleep(max(0.0, self._step_end_s - time.monotonic()))
 
@@ -151,12 +139,28 @@ class _EngineCore:
             log(ENGINE_CORE, vllm_log.CORE_FATAL, level="ERROR", origin="core.py:1")
             log_traceback(ENGINE_CORE, vllm_log.OUT_OF_MEMORY)
             os._exit(1)
+        if self._faults.due(Fault.DIE_SERVING):
+            os._exit(1)
         if self._faults.due(Fault.HANG_HEALTH_200):
             await asyncio.Event().wait()
 
-    def _send_step(self, outputs: list[tuple[object, ...]]) -> None:
-        self._send({"outputs": outputs, "stats": asdict(self._scheduler.stats)})
+    def _send_step(self, outputs: list[StepOutput], timing: StepTiming | None) -> None:
+        message: dict[str, object] = {
+            "outputs": [_values(output) for output in outputs],
+            "stats": {name: getattr(self._scheduler.stats, name) for name in SchedulerStats.__slots__},
+            "step": None if timing is None else _values(timing),
+        }
+        self._send(message)
 
     def _send(self, message: dict[str, object]) -> None:
         if not self._parent_gone.is_set():
             self._writer.write(json.dumps(message, separators=(",", ":")).encode() + b"\n")
+
+
+def _values(record: StepOutput | StepTiming) -> list[object]:
+    """The fields in order; `dataclasses.astuple` copies every list, once a step."""
+    return [getattr(record, name) for name in record.__slots__]
+
+
+def _timing(step: ScheduledStep, began_s: float) -> StepTiming:
+    return StepTiming(began_s, time.monotonic(), step.admitted, step.preempted)

@@ -17,8 +17,8 @@ SWITCHES = _names(
     disable-hybrid-kv-cache-manager disable-log-stats disable-nccl-for-dp-synchronization disable-sliding-window
     disable-uvicorn-access-log enable-auto-tool-choice enable-batch-sharded-sampling enable-chunked-prefill
     enable-cumem-allocator enable-dbo enable-elastic-ep enable-ep-weight-filter enable-eplb enable-expert-parallel
-    enable-fault-tolerance enable-flash-late-interaction enable-flashinfer-autotune enable-force-include-usage
-    enable-hc-sp enable-layerwise-nvtx-tracing enable-log-deltas enable-log-outputs enable-log-requests
+    enable-fault-tolerance enable-flash-late-interaction enable-flashinfer-autotune enable-hc-sp
+    enable-layerwise-nvtx-tracing enable-log-deltas enable-log-outputs enable-log-requests
     enable-logging-iteration-details enable-lora enable-mamba-cache-stochastic-rounding
     enable-mamba-shared-prefix-checkpoint enable-mfu-metrics enable-mixed-moe-lora-format enable-mm-embeds
     enable-moe-shared-loras enable-nccl-comm-suspend enable-offline-docs enable-per-request-metrics enable-prompt-embeds
@@ -46,11 +46,11 @@ VALUES = _names(
     dbo-prefill-token-threshold dcp-comm-backend dcp-kv-cache-interleave-size decode-context-parallel-size
     default-chat-template-kwargs default-mm-loras device-ids diffusion-config disable-access-log-for-endpoints
     distributed-executor-backend distributed-timeout-seconds download-dir dp-supervisor-probe-failure-threshold
-    dp-supervisor-probe-interval-s dp-supervisor-probe-timeout-s dp-sync-interval dtype ec-manager-config
+    dp-supervisor-probe-interval-s dp-supervisor-probe-timeout-s dp-sync-interval ec-manager-config
     ec-transfer-config elastic-ep-max-dp-size engram-config eplb-config expert-placement-strategy fault-tolerance-config
     fingerprint-mode fingerprint-value gdn-prefill-backend generation-config grpc-port h11-max-header-count
     h11-max-incomplete-event-size hf-config-path hf-overrides hf-token io-processor-plugin ir-op-priority
-    jit-monitor-mode kda-decode-backend kda-prefill-backend kernel-config kv-cache-dtype kv-cache-metrics-sample
+    jit-monitor-mode kda-decode-backend kda-prefill-backend kernel-config kv-cache-metrics-sample
     kv-events-config kv-offloading-backend kv-offloading-size kv-transfer-config limit-mm-per-prompt linear-backend
     load-format log-config-file log-level logging-config logprobs-mode long-prefill-token-threshold lora-dtype
     mamba-backend mamba-block-size mamba-cache-dtype mamba-cache-mode mamba-cache-philox-rounds mamba-ssm-cache-dtype
@@ -67,9 +67,9 @@ VALUES = _names(
     pt-load-map-location quantization quantization-config reasoning-config reasoning-parser reasoning-parser-plugin
     renderer-num-workers replayssm-buffer-len response-role revision root-path runner safetensors-load-strategy
     safetensors-prefetch-block-size safetensors-prefetch-num-threads scheduler-cls scheduling-policy seed
-    show-hidden-metrics-for-version shutdown-timeout sparse-indexer-topk-backend spec-method spec-model spec-tokens
-    speculative-config sse-keep-alive-interval ssl-ca-certs ssl-cert-reqs ssl-certfile ssl-ciphers ssl-keyfile
-    stream-interval structured-outputs-config tensor-parallel-size tokenizer tokenizer-mode tokenizer-revision
+    show-hidden-metrics-for-version shutdown-timeout sparse-indexer-topk-backend
+    sse-keep-alive-interval ssl-ca-certs ssl-cert-reqs ssl-certfile ssl-ciphers ssl-keyfile
+    structured-outputs-config tensor-parallel-size tokenizer tokenizer-mode tokenizer-revision
     tool-call-parser tool-parser-plugin tool-server tool-strict-level ubatch-size uds uvicorn-log-level
     video-pruning-method video-pruning-rate watermark watermark-config weight-transfer-config worker-cls
     worker-extension-cls

@@ -38,6 +38,7 @@ class GenerationRequest:
         include_usage: A last chunk with the usage and no choices.
         continuous_usage: Usage on every chunk.
         return_token_ids: Token ids beside the text.
+        cache_salt: Only requests of the same salt share what the prefix cache holds; empty stands for none.
     """
 
     endpoint: Endpoint
@@ -48,16 +49,17 @@ class GenerationRequest:
     include_usage: bool
     continuous_usage: bool
     return_token_ids: bool
+    cache_salt: str = ""
 
 
 def parse_request(
-    body: object, endpoint: Endpoint, settings: EngineSettings, max_model_len: int
+    body: object, endpoint: Endpoint, settings: EngineSettings, max_model_len: int, model_names: tuple[str, ...]
 ) -> GenerationRequest | ApiError:
     """Reads one request. Sampling parameters are accepted and ignored: the tokens are fixed anyway."""
     if not isinstance(body, dict):
         return _bad_request("the body is no JSON object")
-    model = body.get("model", settings.served_model_names[0])
-    if model not in settings.served_model_names:
+    model = body.get("model", model_names[0])
+    if model not in model_names:
         return ApiError(404, "NotFoundError", f"The model `{model}` does not exist.")
     if body.get("n", 1) != 1:
         return _bad_request("the simulated engine gives one answer a request: n must be 1")
@@ -68,7 +70,8 @@ def parse_request(
     if isinstance(max_tokens, ApiError):
         return max_tokens
     options = body.get("stream_options") or {}
-    include_usage = bool(options.get("include_usage"))
+    forced = settings.force_include_usage
+    include_usage = bool(options.get("include_usage")) or forced
     return GenerationRequest(
         endpoint=endpoint,
         model=str(model),
@@ -76,8 +79,9 @@ def parse_request(
         max_tokens=max_tokens,
         stream=bool(body.get("stream")),
         include_usage=include_usage,
-        continuous_usage=include_usage and bool(options.get("continuous_usage_stats")),
+        continuous_usage=include_usage and (bool(options.get("continuous_usage_stats")) or forced),
         return_token_ids=bool(body.get("return_token_ids")),
+        cache_salt=str(body.get("cache_salt") or ""),
     )
 
 

@@ -8,13 +8,10 @@ from pathlib import Path
 
 from optimizer.core.errors import InputError
 
-_BYTES_PER_ELEMENT = 2
-"""bfloat16, for weights and KV cache alike."""
-
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """A dense decoder. The defaults (1.1B weights, 64 KiB of KV a token) stand in for a model that is not at hand."""
+    """A dense decoder. The defaults (1.1B weights, 64 KiB of KV a token in 16 bits) stand in for an absent model."""
 
     num_hidden_layers: int = 16
     hidden_size: int = 2048
@@ -26,17 +23,17 @@ class ModelShape:
     max_position_embeddings: int = 8192
 
     @property
-    def kv_bytes_per_token(self) -> int:
+    def kv_elements_per_token(self) -> int:
         """Keys and values of all layers."""
-        return 2 * self.num_hidden_layers * self.num_key_value_heads * self.head_dim * _BYTES_PER_ELEMENT
+        return 2 * self.num_hidden_layers * self.num_key_value_heads * self.head_dim
 
     @property
-    def weight_bytes(self) -> int:
+    def weight_elements(self) -> int:
         """Attention, gated MLP and one embedding (tied); norms and biases are too small to matter."""
         attention = 2 * self.hidden_size * self.head_dim * (self.num_attention_heads + self.num_key_value_heads)
         mlp = 3 * self.hidden_size * self.intermediate_size
         embedding = self.vocab_size * self.hidden_size
-        return (self.num_hidden_layers * (attention + mlp) + embedding) * _BYTES_PER_ELEMENT
+        return self.num_hidden_layers * (attention + mlp) + embedding
 
 
 def read_model_shape(model: str) -> ModelShape:

@@ -7,104 +7,30 @@ whatever time `ScheduledStep.duration_s` says, then `complete()`.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
 
 from optimizer.core.errors import InputError
 from optimizer.engine.simulated.block_pool import BlockPool
 from optimizer.engine.simulated.sequence import Sequence
+from optimizer.engine.simulated.step import ScheduledStep, SchedulerLimits, SchedulerStats, StepBuilder, StepOutput
 from optimizer.engine.simulated.step_time import StepTimeModel
-
-
-@dataclass(frozen=True, slots=True)
-class SchedulerLimits:
-    """The engine flags that shape scheduling, under vLLM's names."""
-
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    max_model_len: int
-    block_size: int
-    num_gpu_blocks: int
-    enable_prefix_caching: bool = True
-    vocab_size: int = 512
-
-
-@dataclass(frozen=True, slots=True)
-class ScheduledStep:
-    """What one step computes.
-
-    Attributes:
-        tokens: Request id to the tokens it computes in this step.
-        prefill_tokens: Those that belong to prompts or to recomputation after a preemption.
-        decode_seqs: Sequences that compute exactly the token sampled last.
-        duration_s: How long the step lasts.
-    """
-
-    tokens: dict[str, int]
-    prefill_tokens: int
-    decode_seqs: int
-    duration_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class TokenOutput:
-    """One generated token.
-
-    Attributes:
-        request_id: Whose it is.
-        token_id: Below the vocabulary size.
-        finished: True on the request's last token.
-        cached_tokens: Prompt tokens that came from the prefix cache.
-    """
-
-    request_id: str
-    token_id: int
-    finished: bool
-    cached_tokens: int
-
-
-@dataclass(slots=True)
-class SchedulerStats:
-    """Counters since the start, and gauges as of the last completed step. Tokens unless named otherwise."""
-
-    running: int = 0
-    waiting: int = 0
-    kv_cache_usage: float = 0.0
-    preemptions: int = 0
-    prefix_cache_queries: int = 0
-    prefix_cache_hits: int = 0
-    prompt_tokens: int = 0
-    generation_tokens: int = 0
-    finished_requests: int = 0
-    aborted_requests: int = 0
-
-
-@dataclass(slots=True)
-class _Draft:
-    """A step while it is put together."""
-
-    budget: int
-    tokens: dict[str, int] = field(default_factory=dict)
-    prefill_tokens: int = 0
-    decode_seqs: int = 0
-    kv_tokens_read: int = 0
 
 
 class Scheduler:
     """Decides, step by step, which sequences compute how many tokens, and which block holds them.
 
     Args:
-        limits: Raises `InputError` when the pool cannot hold one sequence of `max_model_len`: such a sequence would
-            preempt itself for ever.
+        limits: Raises `InputError` when the usable blocks cannot hold one sequence of `max_model_len`: such a sequence
+            would preempt itself for ever.
         step_time: Gives each step its duration.
     """
 
     def __init__(self, limits: SchedulerLimits, step_time: StepTimeModel) -> None:
-        pool_tokens = limits.num_gpu_blocks * limits.block_size
+        self.limits = limits
+        self.stats = SchedulerStats(accepted_per_position=[0] * limits.speculative_tokens)
+        self.pool = BlockPool(limits.num_gpu_blocks, prefix_caching=limits.enable_prefix_caching)
+        pool_tokens = self.pool.num_usable * limits.block_size
         if pool_tokens < limits.max_model_len:
             raise InputError(f"a KV pool of {pool_tokens} tokens cannot hold max_model_len={limits.max_model_len}")
-        self.limits = limits
-        self.stats = SchedulerStats()
-        self.pool = BlockPool(limits.num_gpu_blocks, prefix_caching=limits.enable_prefix_caching)
         self.running: list[Sequence] = []
         self.waiting: deque[Sequence] = deque()
         self._live: dict[str, Sequence] = {}
@@ -115,12 +41,12 @@ class Scheduler:
         """True while a request is running or waiting."""
         return bool(self._live)
 
-    def add(self, request_id: str, prompt: list[int], max_tokens: int) -> None:
+    def add(self, request_id: str, prompt: list[int], max_tokens: int, cache_salt: str = "") -> None:
         """Queues a request. Its output is cut where prompt and output reach `max_model_len`."""
         room = self.limits.max_model_len - len(prompt)
         if not prompt or room < 1 or max_tokens < 1:
             raise InputError(f"request {request_id}: no room for {len(prompt)} prompt tokens and {max_tokens} more")
-        sequence = Sequence(request_id, len(prompt), min(max_tokens, room), list(prompt))
+        sequence = Sequence(request_id, len(prompt), min(max_tokens, room), list(prompt), cache_salt=cache_salt)
         self._live[request_id] = sequence
         self.waiting.append(sequence)
 
@@ -138,52 +64,63 @@ class Scheduler:
 
     def schedule(self) -> ScheduledStep:
         """Puts the next step together: running sequences first, then, if nothing was preempted, waiting ones."""
-        draft = _Draft(self.limits.max_num_batched_tokens)
-        if self._schedule_running(draft):
-            self._schedule_waiting(draft)
-        duration_s = self._step_time.step_s(
-            prefill_tokens=draft.prefill_tokens, decode_seqs=draft.decode_seqs, kv_tokens_read=draft.kv_tokens_read
-        )
-        return ScheduledStep(draft.tokens, draft.prefill_tokens, draft.decode_seqs, duration_s)
+        building = StepBuilder(self.limits.max_num_batched_tokens)
+        if self._schedule_running(building):
+            self._schedule_waiting(building)
+        return building.finished(self._step_time)
 
-    def complete(self, step: ScheduledStep) -> list[TokenOutput]:
-        """Ends a step: every sequence whose tokens are all computed gets one more, and the finished leave."""
-        outputs: list[TokenOutput] = []
+    def complete(self, step: ScheduledStep) -> list[StepOutput]:
+        """Ends a step: every sequence whose tokens are all computed gets more, and the finished leave."""
+        outputs: list[StepOutput] = []
         for request_id, computed in step.tokens.items():
             sequence = self._live.get(request_id)
             if sequence is None:
                 continue
-            sequence.computed_tokens += computed
+            drafted = step.drafts.get(request_id, 0)
+            sequence.computed_tokens += computed - drafted
             if sequence.uncomputed_tokens == 0:
-                outputs.append(self._sample(sequence))
+                outputs.append(self._sample(sequence, drafted))
         self._note_gauges()
         return outputs
 
-    def _sample(self, sequence: Sequence) -> TokenOutput:
+    def _sample(self, sequence: Sequence, drafted: int) -> StepOutput:
+        """Takes the right part of the draft, whose KV is there already, and one token more."""
         if sequence.output_tokens == 0:
             self.stats.prompt_tokens += sequence.prompt_tokens
-        token_id = sequence.append_token(self.limits.vocab_size)
-        self.stats.generation_tokens += 1
+            self.stats.prompt_tokens_cached += sequence.cached_tokens or 0
+        accepted = sequence.accepted_drafts(drafted, self.limits.acceptance)
+        self.stats.note_draft(drafted, accepted)
+        token_ids = [sequence.append_token(self.limits.vocab_size) for _ in range(accepted + 1)]
+        sequence.computed_tokens += accepted
+        self.stats.generation_tokens += len(token_ids)
         finished = sequence.output_tokens >= sequence.max_tokens
         if finished:
             self.stats.finished_requests += 1
             self._drop(sequence)
-        return TokenOutput(sequence.request_id, token_id, finished, sequence.cached_tokens or 0)
+        return StepOutput(sequence.request_id, token_ids, finished, sequence.cached_tokens or 0)
 
-    def _schedule_running(self, draft: _Draft) -> bool:
+    def _schedule_running(self, building: StepBuilder) -> bool:
         """Continues running sequences, oldest first. False when a sequence had to be preempted."""
         preemptions = self.stats.preemptions
         index = 0
-        while index < len(self.running) and draft.budget > 0:
+        while index < len(self.running) and building.budget > 0:
             sequence = self.running[index]
-            count = min(sequence.uncomputed_tokens, draft.budget)
-            if not self._grow_or_preempt(sequence, count):
+            drafted = self._draft_length(sequence, building)
+            count = min(sequence.uncomputed_tokens, building.budget) + drafted
+            if not self._grow_or_preempt(sequence, count, building):
                 break
-            self._put(draft, sequence, count)
+            building.put(sequence, count, drafted)
             index += 1
         return self.stats.preemptions == preemptions
 
-    def _grow_or_preempt(self, sequence: Sequence, count: int) -> bool:
+    def _draft_length(self, sequence: Sequence, building: StepBuilder) -> int:
+        """Draft tokens to score for a sequence that decodes; the one token beside them counts first."""
+        if not sequence.decodes:
+            return 0
+        left = min(sequence.max_tokens - sequence.output_tokens, building.budget) - 1
+        return min(self.limits.speculative_tokens, left)
+
+    def _grow_or_preempt(self, sequence: Sequence, count: int, building: StepBuilder) -> bool:
         """Makes room for `count` tokens at the cost of the latest sequences; False if this one was the latest."""
         while not self._grow(sequence, count):
             victim = self.running.pop()
@@ -191,20 +128,24 @@ class Scheduler:
             victim.computed_tokens = 0
             self.waiting.appendleft(victim)
             self.stats.preemptions += 1
+            building.preempted.append(victim.request_id)
             if victim is sequence:
                 return False
         return True
 
-    def _schedule_waiting(self, draft: _Draft) -> None:
+    def _schedule_waiting(self, building: StepBuilder) -> None:
         """Admits waiting sequences in order, as long as seats, token budget and free blocks last."""
-        while self.waiting and draft.budget > 0 and len(self.running) < self.limits.max_num_seqs:
+        while self.waiting and building.budget > 0 and len(self.running) < self.limits.max_num_seqs:
             sequence = self.waiting[0]
+            is_new = sequence.cached_tokens is None
             if not self._claim_prefix(sequence):
                 return
-            count = min(sequence.uncomputed_tokens, draft.budget)
+            if is_new:
+                building.admitted.append(sequence.request_id)
+            count = min(sequence.uncomputed_tokens, building.budget)
             self._grow(sequence, count)
             self.running.append(self.waiting.popleft())
-            self._put(draft, sequence, count)
+            building.put(sequence, count, 0)
 
     def _claim_prefix(self, sequence: Sequence) -> bool:
         """Takes hold of the cached prefix if the whole rest fits into free blocks too (vLLM's full-input reserve).
@@ -219,6 +160,7 @@ class Scheduler:
             return False
         self.pool.share(cached)
         sequence.blocks = cached
+        sequence.hashed_blocks = len(cached)
         sequence.computed_tokens = len(cached) * size
         if sequence.cached_tokens is None:
             sequence.cached_tokens = sequence.computed_tokens
@@ -228,27 +170,22 @@ class Scheduler:
         return True
 
     def _grow(self, sequence: Sequence, count: int) -> bool:
-        """Allocates blocks for `count` more tokens and makes full ones findable; False when too few are free."""
+        """Allocates blocks for `count` more tokens and makes full ones findable; False when too few are free.
+
+        Draft tokens reach beyond what the sequence holds: a block that they fill may yet turn out wrong.
+        """
         size = self.limits.block_size
         end = sequence.computed_tokens + count
         new = self.pool.allocate(max(0, self._blocks_for(end) - len(sequence.blocks)))
         if new is None:
             return False
         sequence.blocks.extend(new)
-        first, full = sequence.computed_tokens // size, end // size
+        first, full = sequence.hashed_blocks, min(end, sequence.num_tokens) // size
         hashes = sequence.block_hashes(full, size)[first:]
         for block, block_hash in zip(sequence.blocks[first:full], hashes, strict=True):
             self.pool.remember(block, block_hash)
+        sequence.hashed_blocks = full
         return True
-
-    def _put(self, draft: _Draft, sequence: Sequence, count: int) -> None:
-        draft.budget -= count
-        draft.tokens[sequence.request_id] = count
-        draft.kv_tokens_read += sequence.computed_tokens
-        if sequence.output_tokens > 0 and sequence.uncomputed_tokens == 1:
-            draft.decode_seqs += 1
-        else:
-            draft.prefill_tokens += count
 
     def _blocks_for(self, tokens: int) -> int:
         return -(-tokens // self.limits.block_size)
@@ -264,6 +201,7 @@ class Scheduler:
     def _free_blocks(self, sequence: Sequence) -> None:
         self.pool.release(sequence.blocks)
         sequence.blocks = []
+        sequence.hashed_blocks = 0
 
     def _note_gauges(self) -> None:
         self.stats.running = len(self.running)

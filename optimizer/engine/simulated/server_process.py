@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import Coroutine, Mapping, Sequence
 from multiprocessing.process import BaseProcess
 from types import FrameType
@@ -18,11 +19,14 @@ from aiohttp import web
 from optimizer.engine.simulated import vllm_log
 from optimizer.engine.simulated.api_server import VERSION, build_app
 from optimizer.engine.simulated.command_line import parse_command_line
+from optimizer.engine.simulated.companions import leave_thief
 from optimizer.engine.simulated.core_client import CoreClient
 from optimizer.engine.simulated.engine_core import run_engine_core
-from optimizer.engine.simulated.faults import Fault, FaultWatch, count_launch, read_script
+from optimizer.engine.simulated.fault_script import FaultWatch, count_launch, read_script
+from optimizer.engine.simulated.faults import Fault
+from optimizer.engine.simulated.log_faults import flood_log, write_bad_utf8
 from optimizer.engine.simulated.settings import EngineSettings, refusal, resolve_settings
-from optimizer.engine.simulated.vllm_log import API_SERVER, log, log_traceback, log_uvicorn
+from optimizer.engine.simulated.vllm_log import API_SERVER, log, log_traceback, log_uvicorn, silence
 
 DEATH_GRACE_S = 1.0
 """How long `/health` says 503 after EngineCore's death before the server leaves; vLLM looks every 5 s."""
@@ -45,10 +49,14 @@ def serve(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     faults = FaultWatch(script)
     signal.signal(signal.SIGTERM, signal.SIG_IGN if faults.scripts(Fault.IGNORE_SIGTERM) else _leave_quietly)
     signal.signal(signal.SIGINT, _leave_quietly)
+    _spoil_log(faults)
     log(API_SERVER, f"vLLM API server version {VERSION}", origin="api_server.py:1")
     shown = {name: "***" if name in _SECRET_FLAGS else value for name, value in line.flags.items()}
     log(API_SERVER, f"non-default args: {shown}", origin="utils.py:1")
     host, port = line.options.host or "127.0.0.1", line.options.port if line.options.port is not None else 8000
+    if faults.wait_for_start_fault(Fault.PORT_STOLEN) and (stolen := _bind(host, port)) is not None:
+        leave_thief(stolen)
+        time.sleep(faults.amount(Fault.PORT_STOLEN))
     listener = None if faults.wait_for_start_fault(Fault.PORT_TAKEN) else _bind(host, port)
     if listener is None:
         log_traceback(API_SERVER, vllm_log.ADDRESS_IN_USE)
@@ -58,6 +66,15 @@ def serve(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         log_traceback(API_SERVER, refused.text)
         return 1
     return _serve_with_core(settings, faults, listener)
+
+
+def _spoil_log(faults: FaultWatch) -> None:
+    if faults.wait_for_start_fault(Fault.SILENT_LOG):
+        silence()
+    if faults.wait_for_start_fault(Fault.FLOOD_LOG):
+        flood_log(faults.amount(Fault.FLOOD_LOG))
+    if faults.wait_for_start_fault(Fault.BAD_UTF8_LOG):
+        write_bad_utf8()
 
 
 def _leave_quietly(_signum: int, _frame: FrameType | None) -> None:

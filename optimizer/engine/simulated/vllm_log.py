@@ -23,9 +23,13 @@ OUT_OF_MEMORY = (
     "of which 512.00 MiB is free. Including non-PyTorch memory, this process has 15.48 GiB memory in use."
 )
 NO_CACHE_MEMORY = (
-    "No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when initializing the engine."
+    "No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when initializing the engine "
+    "(this flag also controls CPU memory reservation on the CPU backend, despite its name)."
 )
-RAISE_OR_SHRINK = "Try increasing `gpu_memory_utilization` or decreasing `max_model_len` when initializing the engine."
+RAISE_OR_SHRINK = (
+    "Try increasing `gpu_memory_utilization` (which also controls CPU memory on the CPU backend) or decreasing "
+    "`max_model_len` when initializing the engine."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,14 @@ class StartupFailure:
     """Why the simulated engine does not start: the last line of the traceback that vLLM would print."""
 
     text: str
+
+
+def silence() -> None:
+    """From here on this process and all that it forks write nothing, not even a traceback."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.dup2(null, 2)
+    os.close(null)
 
 
 def log(process: str, message: str, *, level: str = "INFO", origin: str = "simulated.py:1") -> None:
@@ -57,11 +69,11 @@ def _write(process: str, text: str) -> None:
     sys.stdout.flush()
 
 
-def kv_cache_size(pool_tokens: int, max_model_len: int) -> str:
+def kv_cache_size(pool_tokens: int, max_model_len: int, max_concurrency: float) -> str:
     """The line that states the KV pool."""
     return (
         f"GPU KV cache size: {pool_tokens:,} tokens, Maximum concurrency for {max_model_len:,} tokens per request: "
-        f"{pool_tokens / max_model_len:.2f}x"
+        f"{max_concurrency:.2f}x"
     )
 
 
@@ -76,6 +88,16 @@ def kv_cache_too_small(
         f"ValueError: To serve at least one request with the model's max seq len ({max_model_len}), "
         f"({needed_bytes / GIB:.2f} GiB KV cache is needed, which is larger than the available KV cache memory "
         f"({available_bytes / GIB:.2f} GiB). {estimate}{RAISE_OR_SHRINK}"
+    )
+
+
+def device_is_busy(total_bytes: int, utilization: float) -> StartupFailure:
+    """The failure when a co-tenant holds half of what this engine is to use."""
+    wanted = total_bytes * utilization
+    return StartupFailure(
+        f"ValueError: Free memory on device cuda:0 ({wanted / 2 / GIB:.2f}/{total_bytes / GIB:.2f} GiB) on startup is "
+        f"less than desired GPU memory utilization ({utilization}, {wanted / GIB:.2f} GiB). Decrease GPU memory "
+        f"utilization or reduce GPU memory used by other processes."
     )
 
 

@@ -35,7 +35,14 @@ class Streamed:
 
     @property
     def tokens(self) -> int:
+        """Chunks that carry tokens."""
         return sum(1 for chunk in self.chunks if chunk.get("choices"))
+
+    @property
+    def finish_reason(self) -> str | None:
+        """Of the last chunk with tokens."""
+        choices = [chunk["choices"][0] for chunk in self.chunks if chunk.get("choices")]
+        return choices[-1]["finish_reason"] if choices else None
 
 
 def alive(process: psutil.Process) -> bool:
@@ -57,7 +64,7 @@ class Server:
 
     @property
     def log(self) -> str:
-        return self.log_file.read_text()
+        return self.log_file.read_text(errors="replace")
 
     def core(self) -> psutil.Process:
         (child,) = psutil.Process(self.process.pid).children()

@@ -1,4 +1,4 @@
-"""Every scripted fault is seen from outside, as the tuner would see it."""
+"""Every scripted fault of a process is seen from outside, as the tuner would see it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import signal
 import aiohttp
 import psutil
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
-from optimizer.engine.simulated.faults import BURST_REQUESTS, SLOW_STREAM_FACTOR, Fault
-from optimizer.engine.simulated.step_time import OVERHEAD_S
+from optimizer.engine.simulated.companions import DAEMON_MARK, FOREIGN_MODEL
+from optimizer.engine.simulated.faults import Fault
+from tests.integration.simulated_engine.conftest import alive
 
 
 async def test_a_wrong_script_ends_with_2(start):
@@ -29,6 +29,7 @@ async def test_a_wrong_script_ends_with_2(start):
         (Fault.DIE_LOADING, "Engine core initialization failed. See root cause above."),
         (Fault.KV_TOO_SMALL, "Based on the available memory, the estimated maximum model length is 4096."),
         (Fault.OOM_LOADING, "torch.OutOfMemoryError: CUDA out of memory."),
+        (Fault.GPU_BUSY, "ValueError: Free memory on device cuda:0 (7.36/16.00 GiB) on startup is less than desired"),
     ],
 )
 async def test_faults_at_start_exit_1(start, fault, text):
@@ -68,6 +69,46 @@ async def test_oom_under_load(start):
         assert "torch.OutOfMemoryError: CUDA out of memory." in server.log
 
 
+async def test_a_core_that_dies_without_a_word_takes_the_server_along_with_exit_0(start):
+    async with start(faults=[{"fault": "die_serving", "after_requests": 0}]) as server:
+        assert "error" in (await server.stream(50)).chunks[-1]
+        await server.until_health(503)
+        assert await server.exit_status() == 0
+        assert "OutOfMemoryError" not in server.log
+        assert "EngineDeadError" in server.log
+
+
+async def test_a_slow_start_tells_how_far_it_is_and_serves_in_the_end(start):
+    async with start(ready=False, faults=[{"fault": "slow_start", "amount": 1}]) as server:
+        await server.until_logged("Loading safetensors checkpoint shards:   0% Completed")
+        assert await server.health() is None
+        await server.until_ready()
+        assert server.log.count("Loading safetensors checkpoint shards:") >= 4
+
+
+async def test_a_busy_start_computes_without_a_line(start):
+    async with start(ready=False, faults=[{"fault": "busy_start", "amount": 60}]) as server:
+        await server.until_logged("Initializing a V1 LLM engine")
+        core, before = server.core(), server.log
+
+        async def has_computed():
+            times = core.cpu_times()
+            return times.user + times.system > 0.5
+
+        await server.until(has_computed)
+        assert (server.log, await server.health()) == (before, None)
+
+
+async def test_a_stuck_start_neither_computes_nor_writes(start):
+    async with start(ready=False, faults=[{"fault": "never_ready"}]) as server:
+        await server.until_logged("Initializing a V1 LLM engine")
+        core, before = server.core(), server.log
+        spent = core.cpu_times()
+        with pytest.raises(psutil.TimeoutExpired):
+            core.wait(timeout=0.5)
+        assert (core.cpu_times()[:2], server.log) == (spent[:2], before)
+
+
 async def test_hang_stops_tokens_while_health_says_200(start):
     async with start(faults=[{"fault": "hang_health_200", "after_requests": 1}]) as server:
         assert (await server.stream(3)).tokens == 3
@@ -79,34 +120,6 @@ async def test_hang_stops_tokens_while_health_says_200(start):
         assert await server.exit_status() == 0
 
 
-async def test_slow_stream(start):
-    async with start(faults=[{"fault": "slow_stream", "after_requests": 1}]) as server:
-        await server.complete([1], 1)
-        assert (await server.stream(50)).lasted_s >= 49 * SLOW_STREAM_FACTOR * OVERHEAD_S / 20
-
-
-async def test_truncated_streams_end_without_done(start):
-    async with start(faults=[{"fault": "truncated_sse"}]) as server:
-        streamed = await server.stream(10)
-        assert (streamed.status, streamed.tokens, streamed.done) == (200, 5, False)
-
-
-@pytest.mark.parametrize(("fault", "status"), [(Fault.HTTP_500_BURST, 500), (Fault.HTTP_503_BURST, 503)])
-async def test_bursts_of_http_errors_pass(start, fault, status):
-    async with start(faults=[{"fault": fault, "after_requests": 1}]) as server:
-        statuses = [(await server.stream(1)).status for _ in range(BURST_REQUESTS + 2)]
-        assert statuses == [200] + [status] * BURST_REQUESTS + [200]
-
-
-async def test_garbage_metrics(start):
-    async with start(faults=[{"fault": "garbage_metrics"}]) as server:
-        async with server.http.get(f"{server.url}/metrics") as answer:
-            assert answer.status == 200
-            body = (await answer.read()).decode(errors="replace")
-        with pytest.raises(ValueError, match="invalid metric name"):
-            list(text_string_to_metric_families(body))
-
-
 async def test_exit_silently_takes_both_processes(start):
     async with start(faults=[{"fault": "exit_silently", "after_requests": 0}]) as server:
         core = server.core()
@@ -116,6 +129,44 @@ async def test_exit_silently_takes_both_processes(start):
         assert await server.exit_status() == 0
         await server.until_gone(core)
         assert server.log == before
+
+
+async def test_a_thief_on_the_port_answers_with_another_model_and_stays(start):
+    async with start(ready=False, faults=[{"fault": "port_stolen", "amount": 0.5}]) as server:
+        await server.until_health(200)
+        (thief,) = psutil.Process(server.process.pid).children()
+        try:
+            async with server.http.get(f"{server.url}/v1/models") as answer:
+                assert [card["id"] for card in (await answer.json())["data"]] == [FOREIGN_MODEL]
+            assert await server.exit_status() == 1
+            assert "OSError: [Errno 98] Address already in use" in server.log
+            assert await server.health() == 200
+        finally:
+            thief.terminate()
+        await server.until_gone(thief)
+
+
+async def test_a_daemon_outlives_the_group_and_its_parent(start):
+    mark = f"test/{os.getpid()}"
+    async with start(faults=[{"fault": "daemon_child", "amount": 24}], AUTOTUNE_TRIAL=mark) as server:
+        leader = server.process.pid
+        (daemon,) = (p for p in psutil.process_iter(["cmdline"]) if {DAEMON_MARK, mark} <= {*(p.info["cmdline"] or ())})
+        try:
+            assert daemon.environ() == {}
+            assert daemon.ppid() not in (leader, server.core().pid)
+            assert os.getsid(daemon.pid) != os.getsid(leader)
+
+            async def holds_memory():
+                return daemon.memory_info().rss >= 24 * 1024**2
+
+            await server.until(holds_memory)
+            os.killpg(leader, signal.SIGKILL)
+            await server.exit_status()
+            daemon.terminate()
+            assert alive(daemon)
+        finally:
+            daemon.kill()
+        await server.until_gone(daemon)
 
 
 async def test_escape_group_is_out_of_reach_of_killpg(start):

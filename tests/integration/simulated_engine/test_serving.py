@@ -6,6 +6,7 @@ import asyncio
 import json
 
 import aiohttp
+import pytest
 
 TINY_POOL = ("--block-size", "16", "--max-model-len", "128", "--num-gpu-blocks-override", "10")
 
@@ -95,6 +96,39 @@ async def test_shared_prefixes_hit_until_the_reset(start):
         assert [await hits(100), await hits(101)] == [0, 64]
         assert await server.post("/reset_prefix_cache", None) == (200, {"success": True})
         assert await hits(102) == 0
+
+
+async def test_speculation_gives_several_tokens_a_step_and_counts_them(start):
+    words = ("--speculative-config", '{"method": "ngram", "num_speculative_tokens": 3}')
+    async with start(*words, AUTOTUNE_SIM_ACCEPTANCE="1") as server:
+        options = {"include_usage": True, "continuous_usage_stats": True}
+        streamed = await server.stream(9, stream_options=options)
+        *chunks, last = streamed.chunks
+        assert [chunk["usage"]["completion_tokens"] for chunk in chunks] == [1, 5, 9]
+        assert last["usage"]["completion_tokens"] == 9
+        metrics = await server.metrics()
+        counted = {name: value for name, value in metrics.items() if name.startswith("spec_decode_num")}
+        assert counted["spec_decode_num_drafts_total"] == 2
+        assert counted["spec_decode_num_draft_tokens_total"] == 6
+        assert counted["spec_decode_num_accepted_tokens_total"] == 6
+
+
+async def test_histograms_tell_the_times_of_the_requests(start):
+    async with start("--max-num-seqs", "1", speed=2.0) as server:
+        lasted_s = [answer.lasted_s for answer in await asyncio.gather(server.stream(20), server.stream(20))]
+        metrics = await server.metrics()
+        assert metrics["e2e_request_latency_seconds_count"] == 2
+        assert metrics["inter_token_latency_seconds_count"] == 2 * 19
+        assert metrics["e2e_request_latency_seconds_sum"] == pytest.approx(sum(lasted_s), rel=0.2)
+        # One waited while the other ran.
+        assert metrics["request_queue_time_seconds_sum"] > 0.3 * min(lasted_s)
+        assert metrics["iteration_tokens_total_sum"] == 2 * 3 + 2 * 20
+
+
+async def test_usage_in_every_stream_when_the_server_wills_it(start):
+    async with start("--enable-force-include-usage") as server:
+        streamed = await server.stream(3)
+        assert [chunk["usage"]["completion_tokens"] for chunk in streamed.chunks] == [1, 2, 3, 3]
 
 
 async def test_a_client_that_hangs_up_frees_its_blocks(start):

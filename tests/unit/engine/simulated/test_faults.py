@@ -7,7 +7,8 @@ import json
 import pytest
 
 from optimizer.core.errors import InputError
-from optimizer.engine.simulated.faults import FAULTS, Fault, FaultWatch, count_launch, read_script
+from optimizer.engine.simulated.fault_script import FaultWatch, count_launch, read_script
+from optimizer.engine.simulated.faults import FAULTS, Fault
 
 LAUNCH_FLAGS = {"max-num-seqs": 8, "enable-prefix-caching": False}
 
@@ -18,6 +19,22 @@ def script(*entries):
 
 def test_every_fault_is_described():
     assert set(FAULTS) == set(Fault)
+    for kind in FAULTS.values():
+        assert ("{}" in kind.text) == (kind.amount is not None)
+        assert "{}" not in kind.description
+
+
+def test_the_amount_is_the_script_s_or_the_usual():
+    watch = FaultWatch(script({"fault": "slow_stream", "amount": 7}, {"fault": "http_503_burst"}))
+    assert (watch.amount(Fault.SLOW_STREAM), watch.amount(Fault.HTTP_503_BURST)) == (7, 10)
+
+
+def test_a_metric_is_missing_by_name_once_it_is_due():
+    entry = {"fault": "missing_metric", "name": "kv_cache_usage_perc", "after_requests": 0}
+    watch = FaultWatch(script(entry))
+    assert watch.names(Fault.MISSING_METRIC) == frozenset()
+    watch.note_request()
+    assert watch.names(Fault.MISSING_METRIC) == {"kv_cache_usage_perc"}
 
 
 def test_no_script_is_no_fault():
@@ -85,6 +102,9 @@ def test_launches_are_counted_in_the_state_file(tmp_path):
         ('[{"fault": "slow_stream", "after_requests": -1}]', "after_requests=-1"),
         ('[{"fault": "slow_stream", "when": "always"}]', "when='always'"),
         ('[{"fault": "slow_stream", "nth_launch": 1}]', "nth_launch needs a count"),
+        ('[{"fault": "never_ready", "amount": 1}]', "never_ready has no amount"),
+        ('[{"fault": "missing_metric"}]', "missing_metric with name=None"),
+        ('[{"fault": "slow_stream", "name": "x"}]', "slow_stream with name='x'"),
     ],
 )
 def test_a_wrong_script_is_named(text, complaint):
