@@ -6,6 +6,7 @@ import functools
 from dataclasses import dataclass, replace
 
 from optimizer.config import StudyConfig, build_study_config, load_space
+from optimizer.config.flag_tables import STATIC_TABLES, FlagTables
 from optimizer.core.errors import InputError
 from optimizer.host.cpus import split_cpus
 from optimizer.host.memory import engine_memory_bytes
@@ -27,7 +28,7 @@ class RunRequest:
         baseline: Serve command, as pasted.
         objective: Name of the objective.
         slos: Limits that replace the space's.
-        workload: Path of a workload file.
+        workload: Built-in name or path of a workload file.
         model: Bundled name, path or hub id.
         set_flags: `flag=value` each.
         engine: `vllm` or `simulated`.
@@ -53,8 +54,12 @@ class RunRequest:
     seed: int = 0
 
 
-def study_config(request: RunRequest) -> StudyConfig:
+def study_config(request: RunRequest, tables: FlagTables = STATIC_TABLES) -> StudyConfig:
     """Read the space and apply the request's overrides.
+
+    Args:
+        request: The options.
+        tables: How many words each flag of a command line takes.
 
     Raises:
         InputError: An option or the space file is wrong.
@@ -72,6 +77,7 @@ def study_config(request: RunRequest) -> StudyConfig:
         trials=request.trials,
         seed=request.seed,
         workload=request.workload,
+        tables=tables,
     )
     section = config.engine
     if request.engine is not None and request.engine != section.kind:

@@ -11,12 +11,15 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from optimizer import __version__
+from optimizer.cli.commands.check import check
 from optimizer.cli.commands.dashboard import dashboard
 from optimizer.cli.commands.export import export
 from optimizer.cli.commands.run import run
 from optimizer.cli.commands.show import show
 from optimizer.cli.commands.spaces import spaces
 from optimizer.cli.commands.status import status
+from optimizer.cli.commands.translate import translate
+from optimizer.cli.commands.workloads import workloads
 from optimizer.cli.console import show_error
 from optimizer.cli.faults import install_fault_report
 from optimizer.cli.invocation import program
@@ -65,7 +68,7 @@ def _options(
 ) -> None: ...
 
 
-for command in (run, status, show, export, spaces, dashboard):
+for command in (run, check, status, show, export, spaces, workloads, translate, dashboard):
     app.command()(command)
 
 

@@ -33,7 +33,8 @@ SloOption: TypeAlias = Annotated[
     typer.Option("--slo", metavar="LIMIT", help="A limit, such as p99_e2e_ms=800 or 'p99_e2e<=1.0x'; may be repeated."),
 ]
 WorkloadOption: TypeAlias = Annotated[
-    str | None, typer.Option("--workload", metavar="WORKLOAD", help="What traffic is sent.")
+    str | None,
+    typer.Option("--workload", metavar="WORKLOAD", help="Built-in workload (see `workloads`) or path of a file."),
 ]
 ModelOption: TypeAlias = Annotated[
     str | None, typer.Option("--model", metavar="MODEL", help="Local path or hub id, in place of the space's model.")

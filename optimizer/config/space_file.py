@@ -17,6 +17,7 @@ from pydantic import (
 )
 
 from optimizer.config.baseline import ServeCommand, parse_serve_command
+from optimizer.config.flag_tables import STATIC_TABLES, FlagTables
 from optimizer.config.models import ModelSource, package_folder, resolve_model
 from optimizer.config.problems import input_error, nearest
 from optimizer.config.secret_names import is_secret_setting, is_secret_variable
@@ -24,6 +25,7 @@ from optimizer.config.yaml_reader import read_yaml
 from optimizer.core.engine_config import FlagValue, canonical_flag
 from optimizer.core.errors import InputError
 from optimizer.load import Workload
+from optimizer.load.sources import FOLDER
 from optimizer.objectives import OBJECTIVES, Slo, check_slos, parse_slo
 from optimizer.search_spaces import (
     FieldProblem,
@@ -31,6 +33,8 @@ from optimizer.search_spaces import (
     Rule,
     SearchSpace,
     denied_reason,
+    denied_variable_reason,
+    gaming_reason,
     leaf_flags,
     merge_flags,
     overlap,
@@ -38,11 +42,6 @@ from optimizer.search_spaces import (
 
 MEMORY_FLAG = "gpu-memory-utilization"
 MINIMUM_TRIALS = 2
-_DENIED_VARIABLES = {
-    "VLLM_ENABLE_STARTUP_PLAN": "it reuses a KV cache size measured under another memory setting",
-    "VLLM_CPU_KVCACHE_SPACE": "it overrides gpu-memory-utilization; state the memory with engine.memory_gib",
-    "VLLM_SERVER_DEV_MODE": "the tool sets it where it needs it",
-}
 
 
 class EngineSection(BaseModel):
@@ -68,6 +67,13 @@ class EngineSection(BaseModel):
     start_timeout_s: float = Field(
         default=900.0, gt=0, allow_inf_nan=False, description="Longest time from launch to ready, in seconds."
     )
+    hang_after_s: float = Field(
+        default=30.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="An engine that yields no token for so long while requests run hangs, in seconds; one that starts "
+        "may neither log anything nor compute for twice as long.",
+    )
 
     @field_validator("flags", mode="before")
     @classmethod
@@ -75,7 +81,7 @@ class EngineSection(BaseModel):
         if not isinstance(value, dict):
             return value
         for name, setting in value.items():
-            reason = denied_reason(str(name))
+            reason = denied_reason(str(name)) or gaming_reason(str(name), setting)
             if reason is not None:
                 raise FieldProblem(str(name), f"this flag may not be set: {reason}")
             if is_secret_setting(str(name)):
@@ -95,8 +101,9 @@ class EngineSection(BaseModel):
                     str(name),
                     "looks like a secret: set it in the shell; the engine inherits it, and no record holds it",
                 )
-            if str(name) in _DENIED_VARIABLES:
-                raise FieldProblem(str(name), f"may not be set: {_DENIED_VARIABLES[str(name)]}")
+            reason = denied_variable_reason(str(name))
+            if reason is not None:
+                raise FieldProblem(str(name), f"may not be set: {reason}")
             if isinstance(content, bool) or not isinstance(content, str | int | float):
                 raise FieldProblem(str(name), f"{content!r} must be text; put quotes around it")
         return {name: str(content) for name, content in value.items()}
@@ -174,7 +181,7 @@ class SpaceFile(BaseModel):
                 that does not fit together.
         """
         try:
-            space = cls.model_validate(data)
+            space = cls.model_validate(data, context={FOLDER: folder})
         except ValidationError as error:
             raise input_error(error, model=cls, data=data, origin=origin) from None
         space._origin, space._folder = origin, folder
@@ -209,9 +216,11 @@ class SpaceFile(BaseModel):
         check_slos(slos, origin=f"{self.origin}: slos")
         return tuple(slos)
 
-    def parsed_baseline(self) -> ServeCommand | None:
+    def parsed_baseline(self, tables: FlagTables = STATIC_TABLES) -> ServeCommand | None:
         """The serve command in use today, or None when the space names none."""
-        return None if self.baseline is None else parse_serve_command(self.baseline, origin=f"{self.origin}: baseline")
+        if self.baseline is None:
+            return None
+        return parse_serve_command(self.baseline, origin=f"{self.origin}: baseline", tables=tables)
 
     def model_source(self) -> ModelSource:
         """Where the space's own model lies."""

@@ -4,28 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
-
-from pydantic import ValidationError
 
 from optimizer.config.baseline import ServeCommand, parse_serve_command
-from optimizer.config.flag_tables import DEPLOYMENT_VARIABLES, SAME_FLAGS, is_deployment_flag
+from optimizer.config.flag_tables import (
+    DEPLOYMENT_VARIABLES,
+    SAME_FLAGS,
+    STATIC_TABLES,
+    FlagTables,
+    is_deployment_flag,
+)
 from optimizer.config.flag_values import typed_value
 from optimizer.config.models import ModelSource, resolve_model
-from optimizer.config.problems import input_error, nearest
+from optimizer.config.problems import nearest
 from optimizer.config.secret_names import is_secret_setting
 from optimizer.config.space_file import MEMORY_FLAG, MINIMUM_TRIALS, EngineSection, SpaceFile
-from optimizer.config.yaml_reader import read_yaml
+from optimizer.config.workload_file import load_workload
 from optimizer.core.engine_config import EngineConfig, FlagValue, JsonValue, canonical_flag
 from optimizer.core.errors import InputError
 from optimizer.core.record import ParamValue
 from optimizer.load import Workload
+from optimizer.load.tokenizer import load_tokenizer
 from optimizer.objectives import OBJECTIVES, Objective, Slo, check_slos, parse_slo
 from optimizer.search_spaces import (
     Rule,
     SearchSpace,
     denied_reason,
     fix_flags,
+    gaming_reason,
     leaf_flags,
     memory_fraction,
     set_flag,
@@ -127,7 +132,7 @@ class StudyConfig:
                 "env": dict(sorted(self.engine.env.items())),
                 "flags": dict(sorted(self.fixed_flags.items())),
             },
-            "workload": self.workload.model_dump(mode="json"),
+            "workload": self.workload.identity(),
             "objective": self.objective.name,
             "slos": [str(slo) for slo in self.slos],
             "baseline": None if self.baseline is None else self.baseline.as_dict(),
@@ -142,6 +147,7 @@ class StudyConfig:
             "space": self.space_name,
             "trials": self.trials,
             "start_timeout_s": self.engine.start_timeout_s,
+            "hang_after_s": self.engine.hang_after_s,
             "notes": list(self.notes),
         }
 
@@ -158,6 +164,7 @@ def build_study_config(
     trials: int | None = None,
     seed: int = 0,
     workload: str | None = None,
+    tables: FlagTables = STATIC_TABLES,
 ) -> StudyConfig:
     """Applies the command line's overrides to a space file; None and () leave what the file says.
 
@@ -171,19 +178,28 @@ def build_study_config(
         set_flags: `flag=value` each; such a flag is fixed, and no longer searched.
         trials: Total number of trials.
         seed: Of proposals and traffic.
-        workload: Path of a YAML file with a workload.
+        workload: Name of a built-in workload, or path of a YAML file.
+        tables: How many words each flag of a command line takes.
 
     Raises:
-        InputError: An override is wrong; the option and its value are named.
+        InputError: An override is wrong, and the option and its value are named; or the workload sends text and the
+            model has no tokenizer.
+        HostError: The workload sends text, and the library that reads tokenizers is not installed.
     """
-    fixed, searched, notes = _fix(space, set_flags)
+    fixed, searched, notes = _fix(space, set_flags, tables)
     source = space.model_source() if model is None else resolve_model(model, origin="--model")
-    command = space.parsed_baseline() if baseline is None else parse_serve_command(baseline, origin="--baseline")
+    command = (
+        space.parsed_baseline(tables)
+        if baseline is None
+        else parse_serve_command(baseline, origin="--baseline", tables=tables)
+    )
     if command is not None:
         notes += _baseline_notes(
             command, source, asked=baseline is not None, model_asked=model is not None, space=space
         )
-    traffic = space.workload if workload is None else load_workload(Path(workload))
+    traffic = space.workload if workload is None else load_workload(workload)
+    if traffic.needs_tokenizer:
+        load_tokenizer(source.target)
     return StudyConfig(
         study=_study_name(study, space),
         space_name=space.name,
@@ -201,23 +217,12 @@ def build_study_config(
     )
 
 
-def load_workload(path: Path) -> Workload:
-    """Reads a workload from a YAML file of its own.
-
-    Raises:
-        InputError: The file cannot be read or is wrong; file, key and value are named.
-    """
-    data = read_yaml(path.expanduser(), origin=str(path))
-    try:
-        return Workload.model_validate(data)
-    except ValidationError as error:
-        raise input_error(error, model=Workload, data=data, origin=str(path)) from None
-
-
-def _fix(space: SpaceFile, set_flags: tuple[str, ...]) -> tuple[dict[str, FlagValue], SearchSpace, list[str]]:
+def _fix(
+    space: SpaceFile, set_flags: tuple[str, ...], tables: FlagTables
+) -> tuple[dict[str, FlagValue], SearchSpace, list[str]]:
     given: dict[str, FlagValue] = {}
     for text in set_flags:
-        flag, value = _parsed_setting(text)
+        flag, value = parse_setting(text, tables)
         set_flag(given, flag, value)
     narrowed = fix_flags(space.search_space(), given, origin="--set")
     if given and not narrowed.space.parameters:
@@ -244,7 +249,12 @@ def _leaf(flags: Mapping[str, FlagValue], leaf: str) -> FlagValue:
     return {} if node is None else node
 
 
-def _parsed_setting(text: str) -> tuple[str, FlagValue]:
+def parse_setting(text: str, tables: FlagTables = STATIC_TABLES) -> tuple[str, FlagValue]:
+    """Canonical flag and typed value of a `--set FLAG=VALUE`.
+
+    Raises:
+        InputError: It is no such text, or the flag may not be set.
+    """
     name, equals, value = text.partition("=")
     flag = canonical_flag(name.strip())
     flag = SAME_FLAGS.get(flag, flag)
@@ -260,7 +270,11 @@ def _parsed_setting(text: str) -> tuple[str, FlagValue]:
     if value.lower() in ("true", "false"):
         on = value.lower() == "true"
         return (flag.removeprefix("no-"), not on) if flag.startswith("no-") else (flag, on)
-    return flag, typed_value(flag, value, origin=f"--set {flag}")
+    typed = typed_value(flag, value, origin=f"--set {flag}", tables=tables)
+    reason = gaming_reason(flag, typed)
+    if reason is not None:
+        raise InputError(f"--set {text}: {flag} may not be {value}: {reason}", hint="leave it out")
+    return flag, typed
 
 
 def _study_name(study: str | None, space: SpaceFile) -> str:

@@ -1,12 +1,16 @@
-"""Traffic: what is sent to a live engine, and the times at which its answers come."""
+"""Traffic: what is sent to a live engine, and the times at which its answers come.
 
-from optimizer.load.closed_loop import LoadProgress, run_closed_loop
+Here is what describes traffic. What sends it (`closed_loop`, `completion`, `warm_up`, `result`) is imported from its
+own module: its HTTP client takes a quarter of a second to load, and most commands only read what a workload is.
+"""
+
+from optimizer.load.arrival_process import ArrivalProcess, ClosedLoop, Window
 from optimizer.load.failure import LoadFailed
 from optimizer.load.lengths import FixedLength, LengthDistribution, LognormalLength, MixtureLength, UniformLength
-from optimizer.load.requests import PlannedRequest, RequestPlan
+from optimizer.load.planned import PlannedRequest
+from optimizer.load.requests import RequestPlan
 from optimizer.load.samples import write_samples
-from optimizer.load.warm_up import warm_up
-from optimizer.load.workload import ArrivalProcess, ClosedLoop, PrefixSharing, WarmUp, Window, Workload
+from optimizer.load.workload import PrefixSharing, WarmUp, Workload
 
 __all__ = [
     "ArrivalProcess",
@@ -14,7 +18,6 @@ __all__ = [
     "FixedLength",
     "LengthDistribution",
     "LoadFailed",
-    "LoadProgress",
     "LognormalLength",
     "MixtureLength",
     "PlannedRequest",
@@ -24,7 +27,5 @@ __all__ = [
     "WarmUp",
     "Window",
     "Workload",
-    "run_closed_loop",
-    "warm_up",
     "write_samples",
 ]

@@ -1,13 +1,22 @@
-"""How many tokens a prompt or an answer has: distributions with hard ends, so that the longest request is known."""
+"""How many tokens a prompt or an answer has: distributions with hard ends, so that the longest request is known.
+
+Each has a short form beside its keys: `128` is fixed, `50-300` uniform, and `0.3:64,0.5:128,0.2:256` a mixture of
+weight and length.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+import re
+from typing import Annotated, Literal, Self, TypeAlias
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-Tokens = Annotated[int, Field(ge=1, le=10_000_000)]
+LONGEST_TOKENS = 10_000_000
+Tokens = Annotated[int, Field(ge=1, le=LONGEST_TOKENS)]
+
+_RANGE = re.compile(r"(\d+)\s*-\s*(\d+)", re.ASCII)
+_PART = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*:\s*(\d+)", re.ASCII)
 
 
 class _Lengths(BaseModel):
@@ -90,7 +99,8 @@ class LognormalLength(_Lengths):
 
     def draw(self, rng: np.random.Generator) -> int:
         """One length in tokens."""
-        return int(np.clip(round(rng.lognormal(np.log(self.median), self.sigma)), self.low, self.high))
+        drawn = float(rng.lognormal(np.log(self.median), self.sigma))
+        return min(max(round(drawn), self.low), self.high)
 
 
 class MixturePart(_Lengths):
@@ -122,6 +132,44 @@ class MixtureLength(_Lengths):
         return self.parts[int(rng.choice(len(self.parts), p=weights / weights.sum()))].tokens
 
 
-LengthDistribution = Annotated[
-    FixedLength | UniformLength | LognormalLength | MixtureLength, Field(discriminator="kind")
+def _expanded(value: object) -> object:
+    """The keys that a short form stands for; anything else as it is."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        _check_length(value, str(value))
+        return {"kind": "fixed", "tokens": value}
+    return _read(value.strip()) if isinstance(value, str) else value
+
+
+def _read(text: str) -> dict[str, object]:
+    if text.isascii() and text.isdigit():
+        return {"kind": "fixed", "tokens": _length(text, text)}
+    if ends := _RANGE.fullmatch(text):
+        low, high = _length(ends[1], text), _length(ends[2], text)
+        if low > high:
+            raise ValueError(f"{text!r}: the low end is above the high one")
+        return {"kind": "uniform", "low": low, "high": high}
+    parts = [_PART.fullmatch(part.strip()) for part in text.split(",")]
+    if not all(parts):
+        raise ValueError(f"{text!r} is no length: write 128, 50-300, 0.3:64,0.7:128, or its keys such as kind: fixed")
+    weighed = [(float(part[1]), _length(part[2], text)) for part in parts if part]
+    if not all(weight > 0 for weight, _ in weighed):
+        raise ValueError(f"{text!r}: a weight must be above 0")
+    return {"kind": "mixture", "parts": [{"weight": weight, "tokens": tokens} for weight, tokens in weighed]}
+
+
+def _length(digits: str, text: str) -> int:
+    # Digits beyond these are refused before they are read: Python reads no more than some thousands.
+    length = int(digits) if len(digits) <= len(str(LONGEST_TOKENS)) else LONGEST_TOKENS + 1
+    _check_length(length, text)
+    return length
+
+
+def _check_length(length: int, text: str) -> None:
+    if not 1 <= length <= LONGEST_TOKENS:
+        raise ValueError(f"{text!r}: a length lies between 1 and {LONGEST_TOKENS}")
+
+
+LengthDistribution: TypeAlias = Annotated[
+    Annotated[FixedLength | UniformLength | LognormalLength | MixtureLength, Field(discriminator="kind")],
+    BeforeValidator(_expanded),
 ]

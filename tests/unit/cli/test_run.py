@@ -122,7 +122,9 @@ def test_run_needs_a_space(invoke):
 
 def test_a_dry_run_shows_the_plan_and_starts_nothing(invoke, run_with, sample, monkeypatch):
     from optimizer.app.plan import PlannedTrial, StudyPlan
+    from optimizer.config.study_time import Span, StudyTime, TimePart
 
+    each = Span(40.0, 50.0)
     plan = StudyPlan(
         space_name="tiny-cpu",
         study="tiny-cpu",
@@ -134,8 +136,7 @@ def test_a_dry_run_shows_the_plan_and_starts_nothing(invoke, run_with, sample, m
         slos=("p99_e2e<=1.0x",),
         trials=16,
         proposals=[PlannedTrial(0, TrialRole.BASELINE, {}, ("python", "-m", "server", "--api-key", "pl4nted"))],
-        trial_estimate_s=40.0,
-        total_estimate_s=640.0,
+        time=StudyTime(16, 0, each, each.times(16), (TimePart("window", each, each.times(16)),)),
         notes=("memory is 1.5 GiB",),
     )
     monkeypatch.setattr("optimizer.app.plan.plan_study", lambda request: plan)
@@ -143,7 +144,7 @@ def test_a_dry_run_shows_the_plan_and_starts_nothing(invoke, run_with, sample, m
     result = invoke("run", "--space", "tiny-cpu", "--dry-run")
     assert result.exit_code == 0, result.stderr
     assert requests == []
-    assert "16, about 40 s a trial, 10 min 40 s in all" in result.stdout
+    assert "10 min 40 s to 13 min 20 s for 16 trials of 40 s to 50 s, the largest part: window" in result.stdout
     assert "max-num-seqs  2..128 (log)" in result.stdout
     assert "trial #0 (baseline)" in result.stdout
     assert "pl4nted" not in result.stdout

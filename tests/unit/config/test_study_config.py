@@ -147,6 +147,35 @@ def test_a_workload_file_replaces_the_traffic_and_raises_the_least_context_cap(t
         build_study_config(tiny, workload=str(path))
 
 
+def test_a_built_in_workload_is_taken_by_name(tiny):
+    assert build_study_config(tiny, workload="mixed-lengths").workload.arrivals.kind == "poisson"
+    with pytest.raises(InputError, match="there is no workload 'mixed'"):
+        build_study_config(tiny, workload="mixed")
+
+
+def test_a_file_of_requests_is_part_of_the_identity_by_its_content(tiny, tmp_path):
+    path, rows = tmp_path / "w.yaml", tmp_path / "rows.jsonl"
+    lengths = [line for line in WORKLOAD.splitlines() if "_tokens:" not in line]
+    path.write_text("\n".join([*lengths, "source: {kind: jsonl, path: rows.jsonl}"]), encoding="utf-8")
+    rows.write_text('{"prompt": [1, 2], "output_tokens": 3}\n', encoding="utf-8")
+    before = build_study_config(tiny, workload=str(path)).identity()
+    assert build_study_config(tiny, workload=str(path)).identity() == before
+    rows.write_text('{"prompt": [1, 2, 3], "output_tokens": 3}\n', encoding="utf-8")
+    changed = identity_difference(before, build_study_config(tiny, workload=str(path)).identity())
+    assert [line for line in changed if line.startswith("workload.")] == [changed[-1]]
+    assert changed[-1].startswith("workload.source.sha256: ")
+
+
+def test_a_workload_of_text_needs_a_model_with_a_tokenizer(tiny, tmp_path):
+    path, model = tmp_path / "w.yaml", tmp_path / "model"
+    path.write_text(WORKLOAD + "\ncontent: text\n", encoding="utf-8")
+    assert build_study_config(tiny, workload=str(path)).workload.content == "text"
+    model.mkdir()
+    (model / "config.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(InputError, match="tokenizer missing: the workload sends text"):
+        build_study_config(tiny, workload=str(path), model=str(model))
+
+
 def test_the_identity_is_json_and_leaves_the_total_and_the_name_out(tiny):
     one = build_study_config(tiny).identity()
     assert json.loads(json.dumps(one)) == one
