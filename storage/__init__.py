@@ -6,6 +6,6 @@ imported by their own names.
 
 from optimizer.storage.database import DEFAULT_FOLDER
 from optimizer.storage.folders import attempt_folder
-from optimizer.storage.store import StudyStore, open_store
+from optimizer.storage.store import StudyStore, has_history, open_store
 
-__all__ = ["DEFAULT_FOLDER", "StudyStore", "attempt_folder", "open_store"]
+__all__ = ["DEFAULT_FOLDER", "StudyStore", "attempt_folder", "has_history", "open_store"]

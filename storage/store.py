@@ -52,6 +52,27 @@ def open_store(url: str | None, *, must_exist: bool = False) -> StudyStore:
     return StudyStore(engine, base_folder=Path.cwd() / DEFAULT_FOLDER if file is None else file.parent)
 
 
+def has_history(url: str | None) -> bool:
+    """Whether there is a history to open; nothing is created.
+
+    Args:
+        url: As for `open_store`.
+
+    Raises:
+        InputError: The URL is wrong.
+        HostError: The database cannot be reached or read.
+    """
+    target = parse_url(url)
+    if target.get_backend_name() == "sqlite" and not Path(target.database or "").is_file():
+        return False
+    engine = open_engine(target)
+    try:
+        with database_errors(target):
+            return _holds_history(engine)
+    finally:
+        engine.dispose()
+
+
 def _holds_history(engine: Engine) -> bool:
     with engine.connect() as connection:
         return revision_of(connection) is not None

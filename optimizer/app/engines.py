@@ -1,60 +1,20 @@
-"""Which program is launched, and under which guard: real vLLM, warm or cold, or the simulated engine."""
+"""How engines are launched: from which program, and under which guard."""
 
 from __future__ import annotations
 
 import json
-import sys
-from dataclasses import dataclass
 from pathlib import Path
 
+from optimizer.app.engine_choice import EngineChoice
 from optimizer.config import EngineSection
 from optimizer.core.errors import InputError
 from optimizer.engine.launch import EngineLauncher, EngineProgram, warm_spare_command, warm_spare_environment
-from optimizer.engine.vllm.argv import SERVER_MODULE
-from optimizer.engine.vllm.installation import VllmInstallation, find_vllm
 from optimizer.host.cpus import CpuSplit
+from optimizer.host.ledger import EngineLedger
 from optimizer.host.supervisor import Supervisor
 
 _SPARE_LIMIT_S = 300.0
-_SIMULATED_MODULE = "optimizer.engine.simulated"
 _BYTE_VOCABULARY = 256
-
-
-@dataclass(frozen=True, slots=True)
-class EngineChoice:
-    """The engine of a study.
-
-    Attributes:
-        kind: `vllm` or `simulated`.
-        version: Of the engine.
-        vllm: The installation; None for the simulated engine.
-    """
-
-    kind: str
-    version: str
-    vllm: VllmInstallation | None
-
-    @property
-    def python(self) -> str:
-        """The Python that runs the engine."""
-        return sys.executable if self.vllm is None else self.vllm.python
-
-    @property
-    def display_head(self) -> tuple[str, ...]:
-        """The words that start it on a command line."""
-        return (self.python, "-m", _SIMULATED_MODULE if self.vllm is None else SERVER_MODULE)
-
-
-def choose_engine(kind: str, engine_python: str | None) -> EngineChoice:
-    """Find the engine.
-
-    Raises:
-        HostError: vLLM is not installed where it is looked for.
-    """
-    if kind == "simulated":
-        return EngineChoice(kind, "1", None)
-    installation = find_vllm(engine_python)
-    return EngineChoice(kind, installation.version, installation)
 
 
 def vocabulary_size(model: str) -> int:
@@ -83,6 +43,7 @@ async def start_launcher(
     guard_log: Path,
     split: CpuSplit,
     port_range: tuple[int, int] | None = None,
+    ledger: EngineLedger | None = None,
 ) -> EngineLauncher:
     """Start the guard (a warm spare where the space wants one) and build the launcher on it.
 
@@ -96,6 +57,7 @@ async def start_launcher(
         guard_log: Where the guard's own stderr goes.
         split: Which cores are the engine's; taken before this process was pinned to the client's.
         port_range: Lowest and highest port to use.
+        ledger: Keeps what a later run needs to find the engine, should this one be killed.
 
     Raises:
         HostError: The guard does not come up.
@@ -109,18 +71,28 @@ async def start_launcher(
         cpu_threads=threads,
         vocab_size=vocabulary_size(model),
     )
-    supervisor = await (_start_spare(choice, section, guard_log, threads) if warm else Supervisor.start(log=guard_log))
+    start = (
+        _start_spare(choice, section, guard_log, threads, ledger)
+        if warm
+        else Supervisor.start(log=guard_log, ledger=ledger)
+    )
+    supervisor = await start
     return EngineLauncher(supervisor, program, port_range=port_range)
 
 
 async def _start_spare(
-    choice: EngineChoice, section: EngineSection, guard_log: Path, cpu_threads: int | None
+    choice: EngineChoice,
+    section: EngineSection,
+    guard_log: Path,
+    cpu_threads: int | None,
+    ledger: EngineLedger | None,
 ) -> Supervisor:
     return await Supervisor.start(
         log=guard_log,
         command=warm_spare_command(choice.python),
         env=warm_spare_environment(section.env, cpu_threads),
         limit_s=_SPARE_LIMIT_S,
+        ledger=ledger,
     )
 
 

@@ -3,34 +3,37 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import signal
-from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
-from optimizer.app.engines import EngineChoice, choose_engine, start_launcher
+from optimizer.app.engine_choice import EngineChoice, choose_engine
 from optimizer.app.facts import describe_host, software_versions
+from optimizer.app.flags import checked_config
+from optimizer.app.gpus import StudyGpus, study_gpus
+from optimizer.app.memory import study_memory
 from optimizer.app.plan import estimate_trial_s, memory_note
 from optimizer.app.request import RunRequest, settings_of, study_config
 from optimizer.app.search import check_rules, make_search
+from optimizer.app.session import RECORD_KEPT, HostState, clear_host, client_cores, interruptible, launched_engines
 from optimizer.config import StudyConfig, identity_difference
 from optimizer.core.engine_config import JsonValue
-from optimizer.core.errors import InputError, Interrupted
+from optimizer.core.errors import InputError
 from optimizer.core.record import StudyRecord, TrialRecord
-from optimizer.host.cpus import pin_this_process, split_cpus
+from optimizer.engine.launch import EngineLauncher
 from optimizer.host.files import exclusive_lock, make_folder
 from optimizer.storage import StudyStore, open_store
 from optimizer.tuning.attempts import TrialAttempts
+from optimizer.tuning.gpu_pipeline import AttemptRunner, GpuPipeline
 from optimizer.tuning.observer import StudyObserver
 from optimizer.tuning.study_runner import Budget, Ended, StudyRunner
 from optimizer.tuning.trial_pipeline import TrialPipeline
 
-MEASUREMENT_PROTOCOL = 1
-"""Raised whenever a change of ours shifts results: unlike measurements are never mixed in one study."""
+MEASUREMENT_PROTOCOL = 2
+"""Raised whenever a change of ours shifts results: unlike measurements are never mixed in one study.
 
+2: on the CPU, an engine forked from a warm spare has the KV pool of one that was started cold; it had a larger one.
+"""
 
 @dataclass(frozen=True, slots=True)
 class StudyOutcome:
@@ -48,21 +51,32 @@ def run_study(request: RunRequest, observer: StudyObserver) -> StudyOutcome:
     """Run a study, or go on with it.
 
     Raises:
-        InputError: Wrong options, another identity than the recorded study's, or flags that the engine refuses.
+        InputError: Wrong options, another identity than the recorded study's, or flags that the engine does not have
+            or refuses.
         HostError: vLLM, database, port or the host itself is not usable.
-        Interrupted: Ctrl-C, SIGTERM or SIGHUP; no engine is left, and the same command goes on.
+        Interrupted: Ctrl-C, SIGTERM or SIGHUP; the message says whether any engine is left. The same command goes on.
     """
     config = study_config(request)
-    check_rules(config, settings_of(config))
+    settings = settings_of(config)
+    check_rules(config, settings)
     engine = choose_engine(config.engine.kind, request.engine_python)
+    config = checked_config(request, engine, notice=observer.notice)
+    settings = settings_of(config)
+    host = clear_host(observer.notice)
     with open_store(request.storage) as store:
         folder = make_folder(store.folder(config.study))
-        with exclusive_lock(folder / "lock", what=f"study {config.study}"):
-            study = _open_study(store, config, engine)
+        with (
+            exclusive_lock(folder / "lock", what=f"study {config.study}"),
+            study_gpus(config, settings, engine, store.study(config.study)) as gpus,
+        ):
+            study = _open_study(store, config, engine, gpus)
             if not store.trials(config.study):
                 for note in (*config.notes, *memory_note(config), *_baseline_note(config)):
                     observer.notice(note)
-            ended = asyncio.run(_interruptible(_work(request, config, engine, store, study, observer, folder)))
+            for note in gpus.notes:
+                observer.notice(note)
+            work = _work(request, config, engine, gpus, host, store, study, observer, folder)
+            ended = asyncio.run(interruptible(work, host, kept=RECORD_KEPT))
         return StudyOutcome(study, store.trials(config.study), ended, config.trials, store.display_url, folder)
 
 
@@ -73,41 +87,73 @@ def _baseline_note(config: StudyConfig) -> tuple[str, ...]:
     return (f"the baseline sets {', '.join(outside)} outside the space: it is measured as it is",)
 
 
-def _open_study(store: StudyStore, config: StudyConfig, engine: EngineChoice) -> StudyRecord:
+def _open_study(store: StudyStore, config: StudyConfig, engine: EngineChoice, gpus: StudyGpus) -> StudyRecord:
     """The recorded study, or a new record; a study of that name with another identity is refused."""
-    identity: dict[str, JsonValue] = {
-        **config.identity(),
-        "engine_version": engine.version,
-        "measurement_protocol": MEASUREMENT_PROTOCOL,
-    }
     known = store.study(config.study)
     if known is not None:
-        changes = identity_difference(known.identity, identity)
-        if changes:
-            raise InputError(
-                f"study {config.study} in {store.display_url} was begun with another configuration:\n  "
-                + "\n  ".join(changes),
-                hint="run it as it was begun, or give the changed one another name with --study",
-            )
+        check_identity(
+            known,
+            config,
+            engine,
+            gpus,
+            where=store.display_url,
+            hint="run it as it was begun, or give the changed one another name with --study",
+        )
         return known
     study = StudyRecord(
         name=config.study,
         created_at=datetime.now(UTC),
-        identity=identity,
+        identity=study_identity(config, engine, gpus),
         config=config.as_dict(),
         objective=config.objective.metric,
         maximise=config.objective.maximise,
         versions=software_versions(engine.vllm),
-        host=describe_host(),
+        host={**describe_host(), **gpus.facts},
     )
     store.create_study(study)
     return study
+
+
+def study_identity(config: StudyConfig, engine: EngineChoice, gpus: StudyGpus) -> dict[str, JsonValue]:
+    """What all measurements of one study share."""
+    return {
+        **config.identity(),
+        "engine_version": engine.version,
+        "measurement_protocol": MEASUREMENT_PROTOCOL,
+        **gpus.identity,
+    }
+
+
+def check_identity(
+    known: StudyRecord, config: StudyConfig, engine: EngineChoice, gpus: StudyGpus, *, where: str, hint: str
+) -> None:
+    """Refuse to add measurements to a study that was begun under other conditions.
+
+    Args:
+        known: The study as it is recorded.
+        config: What is to be measured now.
+        engine: By which engine.
+        gpus: On which cards.
+        where: The database, for the message.
+        hint: What to do.
+
+    Raises:
+        InputError: Something differs; every difference is named.
+    """
+    changes = identity_difference(known.identity, study_identity(config, engine, gpus))
+    if changes:
+        raise InputError(
+            f"study {known.name} in {where} was begun with another configuration:\n  " + "\n  ".join(changes),
+            hint=hint,
+        )
 
 
 async def _work(
     request: RunRequest,
     config: StudyConfig,
     engine: EngineChoice,
+    gpus: StudyGpus,
+    host: HostState,
     store: StudyStore,
     study: StudyRecord,
     observer: StudyObserver,
@@ -115,21 +161,25 @@ async def _work(
 ) -> Ended:
     settings = settings_of(config)
     budget = Budget(config.trials, request.time_budget_s, estimate_trial_s(config))
-    guard_log, split, ports = folder / "guard.log", split_cpus(), request.port_range
-    launcher = await start_launcher(
-        engine, config.engine, model=config.model.target, guard_log=guard_log, split=split, port_range=ports
-    )
-    try:
+    async with launched_engines(
+        engine, config, gpus, host, guard_log=folder / "guard.log", ports=request.port_range, notice=observer.notice
+    ) as launcher:
         attempts = TrialAttempts(
             store,
             study.name,
             seed=config.seed,
             settings=settings,
-            pipeline=TrialPipeline(launcher, config.workload),
+            pipeline=attempt_runner(launcher, config, gpus),
             observer=observer,
             start_limit_s=config.engine.start_timeout_s,
         )
-        with make_search(config, settings, store) as search, _client_cores(pinned=config.engine.pin_cpus):
+        memory = study_memory(config, settings, lambda: store.trials(study.name))
+        for note in memory.notes:
+            observer.notice(note)
+        with (
+            make_search(config, settings, store, memory.prescreen) as search,
+            client_cores(pinned=config.engine.pin_cpus),
+        ):
             runner = StudyRunner(
                 store,
                 study,
@@ -139,46 +189,14 @@ async def _work(
                 objective=config.objective,
                 slos=config.slos,
                 observer=observer,
+                prescreen=memory.prescreen,
             )
             return await runner.run(budget)
-    finally:
-        await launcher.close()
 
 
-async def _interruptible(work: Coroutine[Any, Any, Ended]) -> Ended:
-    """Run the study; the first signal to stop cancels it, and further ones do not cut its tidying up short.
-
-    Raises:
-        Interrupted: A signal came.
-    """
-    task = asyncio.create_task(work, name="study")
-    stopped_by: list[signal.Signals] = []
-
-    def stop(number: signal.Signals) -> None:
-        if not stopped_by:
-            stopped_by.append(number)
-            task.cancel()
-
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, stop, number)
-    try:
-        return await task
-    except asyncio.CancelledError:
-        if not stopped_by:
-            raise
-        raise Interrupted(f"stopped by {stopped_by[0].name}; the record is complete and no engine is left") from None
-
-
-@contextlib.contextmanager
-def _client_cores(*, pinned: bool) -> Iterator[None]:
-    """Keep this process, which holds the load client, off the engine's cores for a while."""
-    if not pinned:
-        yield
-        return
-    split = split_cpus()
-    pin_this_process(split.client)
-    try:
-        yield
-    finally:
-        pin_this_process(tuple(sorted({*split.engine, *split.client})))
+def attempt_runner(launcher: EngineLauncher, config: StudyConfig, gpus: StudyGpus) -> AttemptRunner:
+    """The way of an attempt, on leased cards where the study has some."""
+    pipeline = TrialPipeline(
+        launcher, config.workload, survivors_fail_once=gpus.hold is not None, hang_s=config.engine.hang_after_s
+    )
+    return pipeline if gpus.hold is None else GpuPipeline(pipeline, gpus.hold)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from optimizer.app.history import read_study
+from optimizer.core.confirmation import study_trials
 from optimizer.core.errors import InputError
 from optimizer.core.record import TrialRecord
 from optimizer.report.changes import baseline_of
@@ -28,6 +29,7 @@ def read_trial(storage: str | None, study: str | None, number: int) -> ShownTria
     history = read_study(storage, study)
     found = next((trial for trial in history.trials if trial.number == number), None)
     if found is None:
-        numbers = f"0 to {history.trials[-1].number}" if history.trials else "none yet"
+        known = study_trials(history.trials)
+        numbers = f"0 to {known[-1].number}" if known else "none yet"
         raise InputError(f"study {history.study.name} has no trial {number}", hint=f"its trials: {numbers}")
     return ShownTrial(found, baseline_of(history.trials))

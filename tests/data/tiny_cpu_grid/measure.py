@@ -20,7 +20,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from optimizer.app.engines import choose_engine, start_launcher
+from optimizer.app.engine_choice import choose_engine
+from optimizer.app.engines import start_launcher
 from optimizer.app.facts import describe_host, software_versions
 from optimizer.app.request import RunRequest, settings_of, study_config
 from optimizer.config import StudyConfig

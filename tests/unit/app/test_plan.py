@@ -55,14 +55,15 @@ def test_the_study_in_words():
     assert ("max-num-seqs", "4..128 (log)") in plan.parameters
     assert plan.objective == "lowest p99_e2e_ms"
     assert plan.slos == ("p99_ttft_ms<=250",)
-    assert plan.total_estimate_s == 10 * plan.trial_estimate_s > 0
+    assert plan.time.trials == 10
+    assert plan.time.total.low_s == 10 * plan.time.trial.low_s > 0
     assert any("GiB" in note for note in plan.notes), "says what 'defaults' means"
     assert plan.workload.startswith("tiny-shared-prefix: 48 requests in flight; 4 shared prefixes of 192 tokens")
 
 
 def test_a_cold_start_takes_longer():
     cold = plan_study(RunRequest(space="tiny-cpu", baseline="VLLM_LOGGING_LEVEL=DEBUG vllm serve tiny-kv"))
-    assert cold.trial_estimate_s > plan_study(RunRequest(space="tiny-cpu")).trial_estimate_s
+    assert cold.time.trial.low_s > plan_study(RunRequest(space="tiny-cpu")).time.trial.low_s
 
 
 @pytest.mark.parametrize(("prefixes", "words"), [(1, "1 shared prefix of 192"), (4, "4 shared prefixes of 192")])

@@ -14,12 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from optimizer.app.engines import EngineChoice
+from optimizer.app.engine_choice import EngineChoice
 from optimizer.app.request import RunRequest
 from optimizer.app.run_study import run_study
 from optimizer.core.errors import HostError, InputError, Interrupted
 from optimizer.core.measurement import EngineMetrics, HostUsage, LoadResult, Measurement
 from optimizer.core.trial import Stage
+from optimizer.host.guard import Seen
 from optimizer.storage import open_store
 from optimizer.tuning.trial_pipeline import AttemptOutcome
 
@@ -51,17 +52,21 @@ class Engines:
 
     attempt: Callable[[], Any] = lambda: None
     splits: list[Any] = field(default_factory=list)
+    ledgers: list[Any] = field(default_factory=list)
     affinity: list[set[int]] = field(default_factory=list)
     markers: list[str] = field(default_factory=list)
     up: int = 0
     closed: int = 0
+    survivors: tuple[Seen, ...] = ()
 
-    async def start_launcher(self, choice, section, *, split, **_):
+    async def start_launcher(self, choice, section, *, split, ledger, **_):
         self.splits.append(split)
+        self.ledgers.append(ledger)
         return self
 
-    async def close(self) -> None:
+    async def close(self) -> tuple[Seen, ...]:
         self.closed += 1
+        return self.survivors
 
     async def run(self, job, clock, *, on_launch, on_progress):
         self.markers.append(job.marker)
@@ -95,8 +100,8 @@ class Watcher:
 @pytest.fixture
 def engines(monkeypatch) -> Engines:
     engines = Engines()
-    monkeypatch.setattr("optimizer.app.run_study.start_launcher", engines.start_launcher)
-    monkeypatch.setattr("optimizer.app.run_study.TrialPipeline", lambda launcher, workload: engines)
+    monkeypatch.setattr("optimizer.app.session.start_launcher", engines.start_launcher)
+    monkeypatch.setattr("optimizer.app.run_study.TrialPipeline", lambda launcher, workload, **_: engines)
     return engines
 
 
@@ -127,7 +132,7 @@ def test_a_study_runs_and_says_how_it_ended(engines, request_of, watcher, tmp_pa
     assert outcome.record_folder == tmp_path / "tiny-cpu"
     assert outcome.storage_display == f"sqlite:///{tmp_path}/s.db"
     assert outcome.study.identity["engine_version"] == "1"
-    assert outcome.study.identity["measurement_protocol"] == 1
+    assert outcome.study.identity["measurement_protocol"] == 2
     assert outcome.study.objective == "output_tokens_per_s"
     assert (engines.closed, engines.up) == (1, 0)
     assert engines.markers == ["tiny-cpu/0/1", "tiny-cpu/1/1", "tiny-cpu/2/1"]
@@ -262,6 +267,32 @@ def test_a_signal_ends_the_run_with_the_record_complete(engines, request_of, wat
     outcome = run_study(request_of(), watcher)
     assert engines.markers == ["tiny-cpu/0/1", "tiny-cpu/0/2", "tiny-cpu/1/1", "tiny-cpu/2/1"]
     assert len(outcome.trials) == 3
+
+
+def test_processes_that_cannot_be_ended_are_named(engines, request_of, watcher):
+    engines.survivors = (Seen(4711, 1, 1, 4711, 4711, "VLLM::EngineCor"),)
+
+    async def interrupted() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        await asyncio.Event().wait()
+
+    engines.attempt = interrupted
+    with pytest.raises(Interrupted) as caught:
+        run_study(request_of(), watcher)
+    assert caught.value.message == (
+        "stopped by SIGTERM; the record is complete and processes 4711 (VLLM::EngineCor) are left"
+    )
+    assert "4711 (VLLM::EngineCor) of the engine survive SIGKILL and may hold its memory" in watcher.notices
+    engines.attempt = lambda: None
+    assert run_study(request_of(), watcher).ended == "trials"
+
+
+def test_a_host_without_a_place_for_the_ledger_is_told_and_used(engines, request_of, watcher, tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("AUTOTUNE_STATE_DIR", str(tmp_path / "file"))
+    assert len(run_study(request_of(), watcher).trials) == 3
+    assert engines.ledgers == [None]
+    assert [notice for notice in watcher.notices if "AUTOTUNE_STATE_DIR" in notice]
 
 
 def test_a_second_signal_does_not_cut_the_tidying_up_short(engines, request_of, watcher):
