@@ -76,7 +76,7 @@ def test_a_dry_run_shows_the_plan_and_starts_nothing(tmp_path):
     try:
         done = with_mark.run(*RUN, "--dry-run")
         assert done.exit_code == 0, done.said
-        for words in ("nothing is started", "max-num-seqs", "trial #0 (baseline)", "--max-num-seqs 8", "5, about"):
+        for words in ("nothing is started", "max-num-seqs", "trial #0 (baseline)", "--max-num-seqs 8", "for 5 trials"):
             assert words in done.out, words
         assert not (tmp_path / "autotune").exists()
         assert not with_mark.left()
