@@ -18,6 +18,7 @@ from optimizer.metrics.exposition import Reading, Unreadable, parse_exposition
 from optimizer.metrics.vllm_names import COUNTERS, GAUGES, OPTIONAL, SHARES
 
 SCRAPE_TIMEOUT_S = 5.0
+_REASONS = ("waiting_capacity", "waiting_deferred")
 
 
 class EngineScraper:
@@ -78,6 +79,11 @@ class EngineScraper:
         """What happened between the marks (between the first and last reading where a mark is missing)."""
         return reduce_readings(self._readings, self._start_s, self._end_s, self._failures)
 
+    @property
+    def readings(self) -> Sequence[tuple[float, Reading]]:
+        """When each reading was begun, and what it said, from before the window to after it."""
+        return tuple(self._readings)
+
     async def _sample(self) -> None:
         while not self._leaving:
             self._due.clear()
@@ -90,19 +96,26 @@ class EngineScraper:
 
     async def _read_once(self) -> None:
         at = time.monotonic()
-        url = f"{self._endpoint.base_url}/metrics"
-        timeout = aiohttp.ClientTimeout(total=SCRAPE_TIMEOUT_S)
         try:
-            async with self._session.get(url, headers=self._endpoint.headers, timeout=timeout) as response:
-                if response.status != 200:
-                    self._failures.append(f"HTTP {response.status}")
-                    return
-                text = (await response.read()).decode("utf-8", errors="replace")
-            self._readings.append((at, parse_exposition(text)))
+            self._readings.append((at, await read_metrics(self._endpoint, self._session)))
         except Unreadable as error:
             self._failures.append(str(error))
-        except (aiohttp.ClientError, OSError) as error:
-            self._failures.append(f"{type(error).__name__}: {error}".removesuffix(": "))
+
+
+async def read_metrics(endpoint: EngineEndpoint, session: aiohttp.ClientSession) -> Reading:
+    """One reading of the engine's `/metrics`.
+
+    Raises:
+        Unreadable: No answer in 5 s, another status than 200, or a page that holds no metrics.
+    """
+    url, timeout = f"{endpoint.base_url}/metrics", aiohttp.ClientTimeout(total=SCRAPE_TIMEOUT_S)
+    try:
+        async with session.get(url, headers=endpoint.headers, timeout=timeout) as response:
+            if response.status != 200:
+                raise Unreadable(f"HTTP {response.status}")
+            return parse_exposition((await response.read()).decode("utf-8", errors="replace"))
+    except (aiohttp.ClientError, OSError) as error:
+        raise Unreadable(f"{type(error).__name__}: {error}".removesuffix(": ")) from error
 
 
 def reduce_readings(
@@ -132,7 +145,7 @@ def reduce_readings(
     if len(window) < 2:
         return EngineMetrics(notes=(*notes, f"/metrics was read {len(window)} times in the window; 2 are needed"))
     deltas = {name: _delta(window, name, notes) for name in COUNTERS}
-    gauges = {name: _mean_and_max(window, name, notes) for name in (*GAUGES, *SHARES)}
+    gauges = {name: _mean_and_max(window, name, notes) for name in (*GAUGES, *SHARES, *_REASONS)}
     pools = [reading.kv_cache_tokens for reading in window if reading.kv_cache_tokens is not None]
     if not pools:
         notes.append("the engine does not report the size of its KV cache")
@@ -149,6 +162,12 @@ def reduce_readings(
         waiting_mean=gauges["waiting"][0],
         waiting_max=gauges["waiting"][1],
         kv_cache_tokens=pools[-1] if pools else None,
+        engine_ttft_mean_ms=_mean_ms(deltas["ttft_s"], deltas["ttft_count"]),
+        engine_itl_mean_ms=_mean_ms(deltas["itl_s"], deltas["itl_count"]),
+        engine_queue_mean_ms=_mean_ms(deltas["queue_s"], deltas["queue_count"]),
+        waiting_capacity_mean=gauges["waiting_capacity"][0],
+        waiting_deferred_mean=gauges["waiting_deferred"][0],
+        kv_block_tokens=window[-1].kv_block_tokens,
         notes=tuple(notes),
     )
 
@@ -171,9 +190,15 @@ def _delta(window: Sequence[Reading], name: str, notes: list[str]) -> float | No
 def _mean_and_max(window: Sequence[Reading], name: str, notes: list[str]) -> tuple[float | None, float | None]:
     values = [reading.values[name] for reading in window if math.isfinite(reading.values.get(name, math.nan))]
     if not values:
-        notes.append(f"{name}: not reported by the engine")
+        if name not in OPTIONAL:
+            notes.append(f"{name}: not reported by the engine")
         return None, None
     return sum(values) / len(values), max(values)
+
+
+def _mean_ms(total_s: float | None, count: float | None) -> float | None:
+    mean_s = _ratio(total_s, count)
+    return None if mean_s is None else mean_s * 1000.0
 
 
 def _ratio(part: float | None, whole: float | None) -> float | None:

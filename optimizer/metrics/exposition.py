@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from optimizer.metrics.vllm_names import CACHE_INFO, COUNTERS, GAUGES, SHARES, WANTED
+from optimizer.metrics.vllm_names import CACHE_INFO, COUNTERS, GAUGES, SHARES, SPLIT, WANTED
 
 
 class Unreadable(Exception):
-    """The page is not in Prometheus' text format; the text says how it begins."""
+    """There is no page, or one that is not in Prometheus' text format; the text says what came instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +22,12 @@ class Reading:
     Attributes:
         values: Our name of a counter or gauge to its value over all engines; absent where the page lacks it.
         kv_cache_tokens: Size of the KV cache of all engines together, or None when the page does not tell.
+        kv_block_tokens: Tokens of one KV block, likewise.
     """
 
     values: Mapping[str, float]
     kv_cache_tokens: float | None
+    kv_block_tokens: float | None = None
 
 
 def parse_exposition(text: str) -> Reading:
@@ -47,17 +49,24 @@ def parse_exposition(text: str) -> Reading:
 
 def _to_reading(families: Iterable[Metric]) -> Reading:
     found: dict[str, list[float]] = {}
+    splits: dict[str, list[float]] = {}
     pools: list[float | None] = []
+    block: float | None = None
     for family in families:
         for sample in family.samples:
             if sample.name == CACHE_INFO:
                 pools.append(_pool_tokens(sample.labels))
+                block = _number(sample.labels.get("block_size"))
             else:
                 found.setdefault(sample.name, []).append(float(sample.value))
+            for key, (name, label, wanted) in SPLIT.items():
+                if sample.name == name and sample.labels.get(label) in wanted:
+                    splits.setdefault(key, []).append(float(sample.value))
     values = {key: sum(per_engine) for key, per_engine in _named(COUNTERS | GAUGES, found)}
     values |= {key: sum(per_engine) / len(per_engine) for key, per_engine in _named(SHARES, found)}
+    values |= {key: sum(parts) for key, parts in splits.items()}
     known = [pool for pool in pools if pool is not None]
-    return Reading(values, sum(known) if known else None)
+    return Reading(values, sum(known) if known else None, block)
 
 
 def _named(table: Mapping[str, tuple[str, ...]], found: Mapping[str, list[float]]) -> Iterable[tuple[str, list[float]]]:

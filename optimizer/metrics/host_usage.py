@@ -29,8 +29,8 @@ class HostUsageMonitor:
 
     def __init__(self, engine_pids: Callable[[], Iterable[int]]) -> None:
         self._engine_pids = engine_pids
-        self._start: _Snapshot | None = None
-        self._end: _Snapshot | None = None
+        self._start: asyncio.Future[_Snapshot] | None = None
+        self._end: asyncio.Future[_Snapshot] | None = None
         self._lateness_s: list[float] = []
         self._ticker: asyncio.Task[None] | None = None
 
@@ -44,33 +44,37 @@ class HostUsageMonitor:
         if self._ticker is not None:
             self._ticker.cancel()
             await asyncio.gather(self._ticker, return_exceptions=True)
+        await asyncio.gather(*(snapshot for snapshot in (self._start, self._end) if snapshot is not None))
 
     def mark_start(self) -> None:
         """The window opens now."""
-        self._start = _Snapshot(self._engine_pids())
+        self._start = self._look()
 
     def mark_end(self) -> None:
         """The window closes now."""
-        self._end = _Snapshot(self._engine_pids())
+        self._end = self._look()
+
+    def _look(self) -> asyncio.Future[_Snapshot]:
+        """In a thread: to find the engine's processes takes tens of milliseconds, and no token would be stamped."""
+        return asyncio.get_running_loop().run_in_executor(None, lambda: _Snapshot(self._engine_pids()))
 
     def result(self) -> HostUsage:
-        """Use between the marks; all None when one is missing.
+        """Use between the marks, to be asked after the context was left; all None when a mark is missing.
 
         A process that ended within the window counts with nothing, one that was born in it counts from its birth.
         """
         if self._start is None or self._end is None:
             return HostUsage()
-        elapsed_s = self._end.at_s - self._start.at_s
+        start, end = self._start.result(), self._end.result()
+        elapsed_s = end.at_s - start.at_s
         if elapsed_s <= 0.0:
             return HostUsage()
-        engine_cpu_s = sum(
-            cpu_s - self._start.engine_cpu_s.get(process, 0.0) for process, cpu_s in self._end.engine_cpu_s.items()
-        )
-        seen = bool(self._end.engine_cpu_s)
+        engine_cpu_s = sum(cpu_s - start.engine_cpu_s.get(process, 0.0) for process, cpu_s in end.engine_cpu_s.items())
+        seen = bool(end.engine_cpu_s)
         return HostUsage(
             engine_cpu_cores=engine_cpu_s / elapsed_s if seen else None,
-            client_cpu_cores=(self._end.client_cpu_s - self._start.client_cpu_s) / elapsed_s,
-            engine_rss_bytes=self._end.engine_rss_bytes if seen else None,
+            client_cpu_cores=(end.client_cpu_s - start.client_cpu_s) / elapsed_s,
+            engine_rss_bytes=end.engine_rss_bytes if seen else None,
             client_lag_p99_ms=float(np.percentile(self._lateness_s, 99)) * 1000.0 if self._lateness_s else None,
         )
 

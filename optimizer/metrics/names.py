@@ -19,6 +19,15 @@ STATISTICS: dict[str, float | None] = {"mean": None, "p50": 50.0, "p90": 90.0, "
 """Name of a statistic to its percentile; None for the mean."""
 
 
+ROLE_WORDS = {
+    "api_server": "the API server",
+    "engine_core": "EngineCore",
+    "worker": "the workers",
+    "client": "the load generator",
+}
+"""Role of a process to its words; see `threads.ROLES`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Metric:
     """One metric.
@@ -42,6 +51,19 @@ def _latency_metrics() -> dict[str, Metric]:
     }
 
 
+def _role_metrics() -> dict[str, Metric]:
+    threads = {
+        f"{role}_thread_cores": Metric("cores", f"Busiest thread of {words}: near 1 it is a bottleneck", "lower")
+        for role, words in ROLE_WORDS.items()
+    }
+    sums = {
+        f"{role}_cpu_cores": Metric("cores", f"CPU time of {words} per second", "lower")
+        for role, words in ROLE_WORDS.items()
+        if role != "client"
+    }
+    return threads | sums
+
+
 def _spoken(statistic: str) -> str:
     return "mean" if statistic == "mean" else f"{statistic.removeprefix('p')}th percentile"
 
@@ -50,6 +72,8 @@ METRICS: dict[str, Metric] = {
     "output_tokens_per_s": Metric("tok/s", "Output tokens that arrived in the window", "higher"),
     "total_tokens_per_s": Metric("tok/s", "The same, plus the prompts of the requests counted in it", "higher"),
     "requests_per_s": Metric("req/s", "Requests that ended well in the window", "higher"),
+    "goodput_requests_per_s": Metric("req/s", "Of these, the ones that met every limit", "higher"),
+    "capacity_requests_per_s": Metric("req/s", "Highest arrival rate at which every limit holds", "higher"),
     **_latency_metrics(),
     "error_rate": Metric("", "Share of the counted requests that failed", "lower"),
     "requests_counted": Metric("", "Requests scheduled in the window", None),
@@ -63,10 +87,29 @@ METRICS: dict[str, Metric] = {
     "running_max": Metric("", "Requests in the running batch, largest sample", None),
     "waiting_mean": Metric("", "Requests queued in the engine, mean", "lower"),
     "waiting_max": Metric("", "Requests queued in the engine, largest sample", "lower"),
+    "waiting_capacity_mean": Metric("", "Of these, those that the scheduler had no room for, mean", "lower"),
+    "waiting_deferred_mean": Metric("", "Of these, those that wait for something else, mean", "lower"),
+    "engine_ttft_mean_ms": Metric("ms", "Time to first token as the engine sees it, mean", "lower"),
+    "engine_itl_mean_ms": Metric("ms", "Time between two tokens as the engine core stamps them, mean", "lower"),
+    "engine_queue_mean_ms": Metric("ms", "Time in the engine before a request is first scheduled, mean", "lower"),
     "kv_cache_tokens": Metric("tok", "Size of the KV cache", "higher"),
+    "kv_cache_tokens_predicted": Metric("tok", "The same, as it was predicted before the launch", None),
+    "requested_memory_bytes": Metric("B", "Memory of one device that the engine took as its own", None),
+    "model_weights_bytes": Metric("B", "Weights that it loaded on one device", None),
     "engine_cpu_cores": Metric("cores", "CPU time of the engine per second", "lower"),
     "client_cpu_cores": Metric("cores", "CPU time of the load generator per second", "lower"),
     "engine_rss_bytes": Metric("B", "Resident memory of the engine's processes, shared pages counted in each", "lower"),
     "client_lag_p99_ms": Metric("ms", "Delay of the load generator's own event loop, 99th percentile", "lower"),
+    "engine_cpus": Metric("cores", "Cores that the engine may run on", None),
+    **_role_metrics(),
+    "gpu_util_mean": Metric("", "Share of the time in which any GPU kernel ran, mean over the engine's GPUs", None),
+    "gpu_mem_util_mean": Metric("", "Share of the time in which GPU memory was read or written, mean", None),
+    "gpu_power_w_mean": Metric("W", "Draw of the engine's GPUs together", "lower"),
+    "gpu_energy_j": Metric("J", "Energy of the engine's GPUs in the window", "lower"),
+    "gpu_memory_used_max_bytes": Metric("B", "Memory in use on the engine's GPUs together, largest sample", None),
+    "gpu_sm_clock_mhz_mean": Metric("MHz", "Clock of the GPUs' cores, mean", None),
+    "gpu_throttled_share": Metric("", "Share of samples in which power or heat held the clocks down", "lower"),
+    "cpu_energy_j": Metric("J", "Energy of the host's CPU packages in the window", "lower"),
+    "output_tokens_per_j": Metric("tok/J", "Output tokens per joule of the GPUs, or of the CPU without any", "higher"),
 }
 """Every metric by name, in the order of tables."""

@@ -42,7 +42,7 @@ from optimizer.host.cpus import split_cpus
 from optimizer.host.files import make_folder
 from optimizer.host.guard import start_ticks
 from optimizer.load import Workload
-from optimizer.load.closed_loop import LoadProgress
+from optimizer.load.progress import LoadProgress
 from optimizer.tuning.gpu_count import gpus_of
 from optimizer.tuning.gpu_hold import GpuHold, visible
 from optimizer.tuning.gpu_pipeline import GpuPipeline

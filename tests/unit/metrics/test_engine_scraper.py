@@ -171,3 +171,19 @@ def test_acceptance_of_speculation_and_no_rate_without_a_look_up(make_page: Make
     metrics = reduce_readings(series, *ALL, [])
     assert metrics.spec_acceptance_rate == 0.25
     assert metrics.prefix_cache_hit_rate is None
+
+
+def test_latencies_in_the_engine_are_those_of_the_window(make_page: MakePage) -> None:
+    def page(seconds: float, count: float) -> str:
+        names = ("time_to_first_token_seconds", "inter_token_latency_seconds", "request_queue_time_seconds")
+        return make_page() + "".join(f"vllm:{name}_sum {seconds}\nvllm:{name}_count {count}\n" for name in names)
+
+    metrics = reduce_readings(readings(page(10.0, 5.0), page(11.0, 9.0)), *ALL, [])
+    assert (metrics.engine_ttft_mean_ms, metrics.engine_itl_mean_ms, metrics.engine_queue_mean_ms) == (250.0,) * 3
+    assert reduce_readings(readings(page(1.0, 5.0), page(1.0, 5.0)), *ALL, []).engine_ttft_mean_ms is None
+
+
+def test_older_engines_without_reasons_or_histograms_are_no_note(make_page: MakePage) -> None:
+    metrics = reduce_readings(readings(make_page(), make_page()), *ALL, [])
+    assert (metrics.waiting_capacity_mean, metrics.engine_itl_mean_ms, metrics.notes) == (None, None, ())
+    assert metrics.kv_block_tokens == 128.0

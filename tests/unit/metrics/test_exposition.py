@@ -51,6 +51,35 @@ def test_older_spellings_are_read(make_page: MakePage) -> None:
     assert parse_exposition(old) == parse_exposition(make_page())
 
 
+REASONS = """\
+vllm:num_requests_waiting_by_reason{engine="0",reason="capacity"} 7.0
+vllm:num_requests_waiting_by_reason{engine="1",reason="capacity"} 2.0
+vllm:num_requests_waiting_by_reason{engine="0",reason="deferred"} 1.0
+vllm:request_success_total{engine="0",finished_reason="stop"} 3.0
+vllm:request_success_total{engine="0",finished_reason="length"} 40.0
+vllm:request_success_total{engine="0",finished_reason="abort"} 9.0
+vllm:request_success_total{engine="0",finished_reason="error"} 5.0
+"""
+
+
+def test_reasons_are_told_apart_and_what_did_not_end_well_is_not_done(make_page: MakePage) -> None:
+    values = parse_exposition(make_page() + REASONS).values
+    assert (values["waiting_capacity"], values["waiting_deferred"], values["requests_done"]) == (9.0, 1.0, 43.0)
+    assert {"waiting_capacity", "waiting_deferred", "requests_done"}.isdisjoint(parse_exposition(make_page()).values)
+
+
+@pytest.mark.parametrize("name", ["inter_token_latency_seconds", "time_per_output_token_seconds"])
+def test_the_gap_between_tokens_has_had_two_names(make_page: MakePage, name: str) -> None:
+    page = make_page() + f'vllm:{name}_sum{{engine="0"}} 4.5\nvllm:{name}_count{{engine="0"}} 90.0\n'
+    values = parse_exposition(page).values
+    assert (values["itl_s"], values["itl_count"]) == (4.5, 90.0)
+
+
+def test_the_size_of_a_block_is_read(make_page: MakePage) -> None:
+    assert parse_exposition(make_page()).kv_block_tokens == 128.0
+    assert parse_exposition(make_page().replace('block_size="128"', 'block_size="auto"')).kv_block_tokens is None
+
+
 def test_an_empty_engine_page_has_nothing_but_is_a_page() -> None:
     reading = parse_exposition("# HELP python_info x\n# TYPE python_info gauge\npython_info 1.0\n")
     assert (dict(reading.values), reading.kv_cache_tokens) == ({}, None)

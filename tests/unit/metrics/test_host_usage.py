@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 
@@ -52,9 +53,10 @@ async def test_the_whole_tree_counts(spinning: int) -> None:
 async def test_a_process_named_twice_counts_once(spinning: int) -> None:
     once, twice = HostUsageMonitor(lambda: [spinning]), HostUsageMonitor(lambda: [spinning, spinning])
     for monitor in (once, twice):
-        monitor.mark_start()
-        await asyncio.sleep(0.01)
-        monitor.mark_end()
+        async with monitor:
+            monitor.mark_start()
+            await asyncio.sleep(0.01)
+            monitor.mark_end()
     first, second = once.result().engine_rss_bytes, twice.result().engine_rss_bytes
     assert first is not None
     assert second == pytest.approx(first, rel=0.2)
@@ -94,3 +96,19 @@ async def test_without_both_marks_nothing_is_told() -> None:
     async with HostUsageMonitor(lambda: []) as monitor:
         monitor.mark_start()
     assert monitor.result() == HostUsage()
+
+
+async def test_marks_do_not_hold_the_event_loop() -> None:
+    """Finding the engine's processes is slow on a full host; the loop goes on meanwhile."""
+    asked = threading.Event()
+
+    def slow() -> list[int]:
+        assert asked.wait(10)
+        return []
+
+    async with HostUsageMonitor(slow) as monitor:
+        monitor.mark_start()
+        asked.set()
+        await asyncio.sleep(0.05)
+        monitor.mark_end()
+    assert monitor.result().client_cpu_cores is not None

@@ -8,8 +8,9 @@ import math
 import numpy as np
 import pytest
 
-from optimizer.core.measurement import EngineMetrics, HostUsage, LoadResult, Measurement
+from optimizer.core.measurement import EngineMetrics, GpuUsage, HostUsage, LoadResult, Measurement
 from optimizer.metrics import METRICS, summarize
+from tests.unit.metrics.observed import role
 
 ISSUE_NAMES = {"output_tokens_per_s", "p99_e2e_ms", "p99_ttft_ms", "p99_tpot_ms", "p99_itl_ms", "preemptions"}
 
@@ -63,6 +64,19 @@ def test_the_figures() -> None:
     assert values["waiting_mean"] is None
     assert values["engine_cpu_cores"] == 1.5
     assert values["client_lag_p99_ms"] == 2.0
+
+
+def test_threads_cards_and_energy() -> None:
+    gpu = GpuUsage(gpu_util_mean=0.4, gpu_power_w_mean=300.0, gpu_energy_j=4.5, gpu_throttled_share=0.0)
+    roles = (role("api_server", 0.9, total=1.2), role("other", 0.1))
+    values = summarize(Measurement(load(), EngineMetrics(), HostUsage(roles=roles, cpu_energy_j=18.0), gpu))
+    assert (values["api_server_thread_cores"], values["api_server_cpu_cores"]) == (0.9, 1.2)
+    assert values["engine_core_thread_cores"] is None
+    assert (values["gpu_util_mean"], values["gpu_throttled_share"]) == (0.4, 0.0)
+    assert values["output_tokens_per_j"] == 2.0
+    on_cpu = summarize(Measurement(load(), EngineMetrics(), HostUsage(cpu_energy_j=18.0)))
+    assert on_cpu["output_tokens_per_j"] == 0.5
+    assert summarize(Measurement(load(), EngineMetrics(), HostUsage()))["output_tokens_per_j"] is None
 
 
 def test_without_a_success_there_is_no_latency() -> None:
