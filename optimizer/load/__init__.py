@@ -1,6 +1,6 @@
 """Traffic: what is sent to a live engine, and the times at which its answers come.
 
-Here is what describes traffic. What sends it (`closed_loop`, `completion`, `warm_up`, `result`) is imported from its
+Here is what describes traffic. What sends it (`driver`, `completion`, `warm_up`, `result`) is imported from its
 own module: its HTTP client takes a quarter of a second to load, and most commands only read what a workload is.
 """
 

@@ -19,3 +19,17 @@ class LoadFailed(Exception):
         super().__init__(message)
         self.message = message
         self.evidence = evidence
+
+
+class ClientSpoiled(Exception):
+    """The load generator failed, and the engine is not to blame. The trial's pipeline turns it into a `Failure`.
+
+    Args:
+        message: What happened.
+        evidence: What the process said last.
+    """
+
+    def __init__(self, message: str, evidence: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.message = message
+        self.evidence = evidence

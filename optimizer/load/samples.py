@@ -22,8 +22,13 @@ COLUMNS = (
     "tpot_ms",
     "e2e_ms",
     "error",
+    "queue_ms",
+    "session",
+    "turn",
 )
-"""Seconds count from the start of the window, latencies from `scheduled_s`. An event that never came is empty."""
+"""Seconds count from the start of the window, latencies from `scheduled_s`; `queue_ms` is the part of them that passed
+before it left. An event that never came is empty, and so is the session of a request that stands alone. Sessions named
+ramp-N began before the window."""
 
 
 def write_samples(path: Path, result: LoadResult) -> None:
@@ -62,7 +67,17 @@ def _row(result: LoadResult, number: int) -> list[str | int]:
         tokens,
         *(_milliseconds(latency_s) for latency_s in (first_s - scheduled_s, tpot_s, last_s - scheduled_s)),
         result.errors[number] or "",
+        _milliseconds(float(result.sent_s[number]) - scheduled_s),
+        *_place(result, number),
     ]
+
+
+def _place(result: LoadResult, number: int) -> tuple[str | int, int]:
+    """Session and turn."""
+    session = int(result.sessions[number]) if result.sessions.size else -1
+    if session == -1:
+        return "", 0
+    return session if session >= 0 else f"ramp-{-2 - session}", int(result.turns[number])
 
 
 def _seconds(value: float) -> str:

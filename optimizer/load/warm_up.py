@@ -7,21 +7,29 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 
-import aiohttp
-
 from optimizer.core.endpoint import EngineEndpoint
-from optimizer.load.completion import RequestTrace, open_session, stream_completion
+from optimizer.load.completion import LoadClient, RequestTrace, open_client
 from optimizer.load.failure import LoadFailed
 from optimizer.load.requests import RequestPlan
 from optimizer.load.workload import Workload
 
 EVIDENCE_LINES = 5
+UNCAPPED_IN_FLIGHT = 32
+"""At a time in an open loop without a cap, of which nobody knows how many it will have in flight."""
 
 
-async def warm_up(endpoint: EngineEndpoint, workload: Workload, plan: RequestPlan) -> int:
-    """Sends each shared prefix once, then further warm-up requests, `in_flight` at a time.
+async def warm_up(
+    endpoint: EngineEndpoint, workload: Workload, plan: RequestPlan, *, traces: list[RequestTrace] | None = None
+) -> int:
+    """Sends each shared prefix once, then further warm-up requests, as many at a time as the load will have.
 
     Nothing is sent after `warmup.max_s`; what has not ended by then is given up.
+
+    Args:
+        endpoint: The live engine.
+        workload: Slots in flight, number of requests and their time.
+        plan: The requests, drawn by number.
+        traces: Takes every request as it is scheduled, for whoever watches them while the warm-up runs.
 
     Returns:
         How many requests succeeded; at least 1.
@@ -29,15 +37,15 @@ async def warm_up(endpoint: EngineEndpoint, workload: Workload, plan: RequestPla
     Raises:
         LoadFailed: None succeeded.
     """
-    traces: list[RequestTrace] = []
+    traces = [] if traces is None else traces
     total = max(workload.warmup.requests, plan.shared_prefixes)
     started = time.monotonic()
     timed_out = False
-    async with open_session() as session:
+    async with open_client(endpoint) as client:
         try:
             async with asyncio.timeout(workload.warmup.max_s):
                 for numbers in (range(plan.shared_prefixes), range(plan.shared_prefixes, total)):
-                    await _send_all(session, endpoint, plan, numbers, workload.arrivals.in_flight, traces)
+                    await _send_all(client, plan, numbers, _in_flight(workload), traces)
         except TimeoutError:
             timed_out = True
     succeeded = sum(trace.error is None for trace in traces)
@@ -50,9 +58,13 @@ async def warm_up(endpoint: EngineEndpoint, workload: Workload, plan: RequestPla
     return succeeded
 
 
+def _in_flight(workload: Workload) -> int:
+    most = workload.arrivals.most_in_flight
+    return UNCAPPED_IN_FLIGHT if most is None else most
+
+
 async def _send_all(
-    session: aiohttp.ClientSession,
-    endpoint: EngineEndpoint,
+    client: LoadClient,
     plan: RequestPlan,
     numbers: Iterable[int],
     in_flight: int,
@@ -64,9 +76,12 @@ async def _send_all(
     async def sender() -> None:
         for number in waiting:
             request = plan.warm_up_request(number)
-            trace = RequestTrace(time.monotonic(), len(request.prompt), request.output_tokens)
+            trace = RequestTrace.of(request, time.monotonic(), number)
             traces.append(trace)
-            await stream_completion(session, endpoint, request, trace)
+            if request.refused is None:
+                await client.stream(request, trace)
+            else:
+                trace.error, trace.ended_s = request.refused, time.monotonic()
 
     async with asyncio.TaskGroup() as senders:
         for _ in range(in_flight):

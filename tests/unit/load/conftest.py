@@ -17,10 +17,14 @@ from optimizer.load import Workload
 Answer = Callable[[web.Request, dict[str, Any]], Awaitable[web.StreamResponse]]
 
 
-def chunk(usage: int | None, *, choices: bool = True) -> bytes:
+def chunk(usage: int | None, *, choices: bool = True, prompt_tokens: int = 3) -> bytes:
     body: dict[str, Any] = {"choices": [{"index": 0, "text": ""}] if choices else []}
     if usage is not None:
-        body["usage"] = {"prompt_tokens": 1, "completion_tokens": usage, "total_tokens": usage + 1}
+        body["usage"] = {
+            "prompt_tokens": prompt_tokens,
+            "total_tokens": prompt_tokens + usage,
+            "completion_tokens": usage,
+        }
     return f"data: {json.dumps(body)}\n\n".encode()
 
 
@@ -47,7 +51,7 @@ class Answers:
                 await asyncio.sleep(gap_s)
                 sent = min(body["max_tokens"], sent + tokens_per_chunk)
                 await response.write(chunk(sent if continuous else None))
-            await response.write(chunk(sent, choices=False) + Answers.DONE)
+            await response.write(chunk(sent, choices=False, prompt_tokens=len(body["prompt"])) + Answers.DONE)
             return response
 
         return answer
@@ -87,6 +91,7 @@ class FakeEngine:
     def __init__(self, answer: Answer) -> None:
         self.answer = answer
         self.bodies: list[dict[str, Any]] = []
+        self.paths: list[str] = []
         self.authorizations: list[str | None] = []
         self.under_way = 0
         self.changed = asyncio.Condition()
@@ -101,6 +106,7 @@ class FakeEngine:
     async def handle(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
         self.bodies.append(body)
+        self.paths.append(request.path)
         self.authorizations.append(request.headers.get("Authorization"))
         self.connections.add(request.transport.get_extra_info("peername") if request.transport else None)
         await self._count(+1)
@@ -125,6 +131,7 @@ async def serving(answer: Answer) -> AsyncIterator[FakeEngine]:
     engine = FakeEngine(answer)
     app = web.Application()
     app.router.add_post("/v1/completions", engine.handle)
+    app.router.add_post("/v1/chat/completions", engine.handle)
     runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)

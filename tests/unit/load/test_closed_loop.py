@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from optimizer.load import LoadFailed, LoadProgress, RequestPlan, Workload, run_closed_loop
-from optimizer.load.closed_loop import FAILURES_IN_A_ROW
+from optimizer.load import LoadFailed, RequestPlan, Workload
+from optimizer.load.driver import FAILURES_IN_A_ROW, run_load
+from optimizer.load.progress import LoadProgress
 
 
 def plan_of(workload: Workload) -> RequestPlan:
@@ -22,7 +23,7 @@ async def test_a_window_counts_what_was_scheduled_in_it(serve: Any, answers: Any
     marks: list[tuple[str, float]] = []
     progress: list[LoadProgress] = []
     async with serve(answers.well_behaved(gap_s=0.01)) as engine:
-        result = await run_closed_loop(
+        result = await run_load(
             engine.endpoint,
             workload,
             plan_of(workload),
@@ -59,7 +60,7 @@ async def test_every_run_counts_the_same_requests_in_the_same_order(
     planned = [len(plan.request(number).prompt) for number in range(10)]
     for gap_s in (0.0, 0.01):
         async with serve(answers.well_behaved(gap_s=gap_s)) as engine:
-            result = await run_closed_loop(engine.endpoint, workload, plan)
+            result = await run_load(engine.endpoint, workload, plan)
         assert result.prompt_tokens[:10].tolist() == planned
 
 
@@ -69,8 +70,8 @@ async def test_the_window_stays_open_for_its_requests_but_not_beyond_its_longest
     patient = make_workload(window={"min_s": 0.01, "max_s": 10, "min_requests": 30})
     hasty = make_workload(window={"min_s": 0.01, "max_s": 0.2, "min_requests": 100_000})
     async with serve(answers.well_behaved(gap_s=0.005)) as engine:
-        long = await run_closed_loop(engine.endpoint, patient, plan_of(patient))
-        capped = await run_closed_loop(engine.endpoint, hasty, plan_of(hasty))
+        long = await run_load(engine.endpoint, patient, plan_of(patient))
+        capped = await run_load(engine.endpoint, hasty, plan_of(hasty))
     assert len(long.errors) >= 30
     assert long.window_s < 5
     assert 0.2 <= capped.window_s < 0.5
@@ -91,7 +92,7 @@ async def test_what_never_ends_is_a_failure_after_the_drain(serve: Any, answers:
         return await (answers.never_answers if stalled else good)(request, body)
 
     async with serve(stalls_soon_after) as engine:
-        result = await run_closed_loop(engine.endpoint, workload, plan_of(workload), on_window_open=open_window)
+        result = await run_load(engine.endpoint, workload, plan_of(workload), on_window_open=open_window)
     assert set(result.errors) <= {None, "unfinished"}
     assert 1 <= result.errors.count("unfinished") <= 4
     assert np.isnan(result.last_token_s[~result.ok]).all()
@@ -112,7 +113,7 @@ async def test_a_server_that_vanishes_ends_the_run_early_without_a_busy_loop(
             engine.answer = answers.hangs_up
 
         started = time.monotonic()
-        result = await run_closed_loop(engine.endpoint, workload, plan_of(workload), on_window_open=vanish)
+        result = await run_load(engine.endpoint, workload, plan_of(workload), on_window_open=vanish)
     assert time.monotonic() - started < 10
     # Those that were under way when the window opened still end well; each slot then waits ever longer.
     failed = [error for error in result.errors if error is not None]
@@ -131,9 +132,7 @@ async def test_a_server_that_never_serves_is_told_before_any_window(
         broken, first = engine.answer, iter([answers.never_answers])
         engine.answer = lambda request, body: next(first, broken)(request, body)
         with pytest.raises(LoadFailed, match="20 requests in a row failed before the window opened") as caught:
-            await run_closed_loop(
-                engine.endpoint, workload, plan_of(workload), on_window_open=lambda: opened.append(True)
-            )
+            await run_load(engine.endpoint, workload, plan_of(workload), on_window_open=lambda: opened.append(True))
     assert caught.value.evidence[0].endswith("HTTP 503: down")
     assert not opened
 
@@ -149,7 +148,7 @@ async def test_some_failures_are_counted_and_the_load_goes_on(serve: Any, answer
         return await (bad if turn % 5 == 0 else good)(request, body)
 
     async with serve(every_fifth) as engine:
-        result = await run_closed_loop(engine.endpoint, workload, plan_of(workload))
+        result = await run_load(engine.endpoint, workload, plan_of(workload))
     failed = sum(error == "HTTP 503: busy" for error in result.errors)
     assert failed == sum(error is not None for error in result.errors)
     assert 0.1 < failed / len(result.errors) < 0.3
@@ -159,7 +158,7 @@ async def test_some_failures_are_counted_and_the_load_goes_on(serve: Any, answer
 async def test_cancelling_closes_every_connection_at_once(serve: Any, answers: Any, make_workload: Any) -> None:
     workload = make_workload()
     async with serve(answers.never_answers) as engine:
-        task = asyncio.create_task(run_closed_loop(engine.endpoint, workload, plan_of(workload)))
+        task = asyncio.create_task(run_load(engine.endpoint, workload, plan_of(workload)))
         await engine.until_under_way(4)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -55,10 +56,19 @@ def test_one_row_a_request_with_times_from_the_start_of_the_window(tmp_path: Pat
         "tpot_ms": "250.000",
         "e2e_ms": "1000.000",
         "error": "",
+        "queue_ms": "1.000",
+        "session": "",
+        "turn": "0",
     }
     assert (short["tpot_ms"], short["error"]) == ("", "short answer: 1 of 4 tokens")
     assert (refused["first_token_s"], refused["ttft_ms"], refused["e2e_ms"]) == ("", "", "")
     assert refused["error"] == 'HTTP 503: {"a", "b"}'
+
+
+def test_a_turn_of_a_conversation_is_told_with_its_place(tmp_path: Path, result: LoadResult) -> None:
+    path = tmp_path / "samples.csv.gz"
+    write_samples(path, replace(result, sessions=np.array([-1, 4, -6]), turns=np.array([0, 0, 1])))
+    assert [(row["session"], row["turn"]) for row in read(path)] == [("", "0"), ("4", "0"), ("ramp-4", "1")]
 
 
 def test_writing_leaves_one_file_and_equal_samples_give_equal_files(tmp_path: Path, result: LoadResult) -> None:

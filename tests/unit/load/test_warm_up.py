@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from optimizer.load import LoadFailed, RequestPlan, warm_up
+from optimizer.load import LoadFailed, RequestPlan
+from optimizer.load.warm_up import warm_up
 
 
 async def test_every_prefix_is_sent_first_then_the_rest(serve: Any, answers: Any, make_workload: Any) -> None:
