@@ -2,15 +2,17 @@
 
 from optimizer.objectives.limits import Limit, resolve_limits
 from optimizer.objectives.objective import OBJECTIVES, Objective
-from optimizer.objectives.score import ERROR_RATE_LIMIT, score
+from optimizer.objectives.rules import USUAL_RULES, VerdictRules
+from optimizer.objectives.score import score
 from optimizer.objectives.slo import Slo, check_slos, parse_slo
 
 __all__ = [
-    "ERROR_RATE_LIMIT",
     "OBJECTIVES",
+    "USUAL_RULES",
     "Limit",
     "Objective",
     "Slo",
+    "VerdictRules",
     "check_slos",
     "parse_slo",
     "resolve_limits",

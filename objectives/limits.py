@@ -16,23 +16,29 @@ class Limit:
     Attributes:
         slo: As the user stated it.
         limit_ms: The bound in milliseconds, > 0.
+        own: Whether it is a multiple of the very measurement that it is checked against: the baseline keeps 1.0 times
+            itself by definition, and no test has to show it.
     """
 
     slo: Slo
     limit_ms: float
+    own: bool = False
 
 
-def resolve_limits(slos: Sequence[Slo], baseline_metrics: Mapping[str, float | None]) -> tuple[Limit, ...]:
+def resolve_limits(
+    slos: Sequence[Slo], baseline_metrics: Mapping[str, float | None], *, of_baseline: bool = False
+) -> tuple[Limit, ...]:
     """Turns multiples of the baseline into milliseconds.
 
     Args:
         slos: In the order they were given, which is kept.
         baseline_metrics: What the baseline measured; empty when it has no measurement.
+        of_baseline: Whether the limits are for the baseline itself.
 
     Raises:
         InputError: A limit is relative, and the baseline does not tell what it is relative to.
     """
-    return tuple(Limit(slo, _limit_ms(slo, baseline_metrics)) for slo in slos)
+    return tuple(Limit(slo, _limit_ms(slo, baseline_metrics), own=of_baseline and slo.is_relative) for slo in slos)
 
 
 def _limit_ms(slo: Slo, baseline_metrics: Mapping[str, float | None]) -> float:

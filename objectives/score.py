@@ -1,7 +1,7 @@
 """What a measurement is worth under its limits.
 
-A failed or unfinished request counts as infinitely slow: a setting must not pass a limit by dropping its slowest
-requests. As well as the stated limits, at most 1 % of the requests may fail.
+Limits on a percentile are judged by the sequential test (docs/verdict.md), limits on a mean by an interval from means
+of blocks. As well as the stated limits, no more than a set share of the requests may fail.
 """
 
 from __future__ import annotations
@@ -13,24 +13,34 @@ import numpy as np
 
 from optimizer.core.measurement import FloatArray, LoadResult, Measurement
 from optimizer.core.scoring import Constraint, Score, Verdict
-from optimizer.core.statistics import Interval, percentile_interval
+from optimizer.core.stop_reason import StopReason
+from optimizer.objectives.failures import judge_failures
+from optimizer.objectives.intervals import metric_interval
+from optimizer.objectives.latencies import Latencies, latencies, pending
 from optimizer.objectives.limits import Limit
 from optimizer.objectives.objective import Objective
+from optimizer.objectives.rules import USUAL_RULES, VerdictRules
+from optimizer.objectives.sequential import SloTest, judge, mean_interval
 
-ERROR_RATE_LIMIT = 0.01
-"""Largest share of failed requests that a setting may have: a P99 limit forgives as much, and so may any other."""
-CONFIDENCE = 0.95
 UNBOUNDED_VIOLATION = 1.5
 """Violation of a statistic that falls on a failed request (e^1.5 is 4.5 times the limit), unless what was measured
 lies farther out: finite, so that a search can learn from it."""
 _LEAST_RATIO = 1e-3
 """Keeps the logarithm finite where nothing was spent of a limit."""
+_LEAST_VIOLATION = 1e-3
+"""Of a limit that is judged broken though what was observed lies just below it, within the tolerance."""
 _ROUNDING = 1e-9
 """A limit of exactly 1.0 x the measured value holds, whichever way both were rounded."""
+_QUEUED = ("ttft", "e2e")
+"""What grows without end when more requests come than are served."""
 
 
 def score(
-    objective: Objective, limits: Sequence[Limit], measurement: Measurement, metrics: Mapping[str, float | None]
+    objective: Objective,
+    limits: Sequence[Limit],
+    measurement: Measurement,
+    metrics: Mapping[str, float | None],
+    rules: VerdictRules = USUAL_RULES,
 ) -> Score:
     """Judges one measurement.
 
@@ -39,6 +49,7 @@ def score(
         limits: What must hold.
         measurement: What was measured.
         metrics: The same as a table of metrics; the objective's value is read from it.
+        rules: How sure a verdict must be.
 
     Raises:
         ValueError: The objective's metric has no value because no request succeeded. Such a run is a failure of kind
@@ -47,11 +58,24 @@ def score(
     value = metrics.get(objective.metric)
     if value is None:
         raise ValueError(f"{objective.metric} was not measured: a run without a success is a failure, not a score")
-    constraints = (*(_check(limit, measurement.load) for limit in limits), _check_error_rate(measurement.load))
-    return Score(objective.metric, value, objective.maximise, _overall(constraints), constraints)
+    load = measurement.load
+    constraints = (*(check_limit(limit, load, rules) for limit in limits), check_failures(load, rules))
+    interval = metric_interval(load, objective.metric, value, limits, confidence=rules.confidence)
+    known = interval is not None
+    return Score(
+        objective.metric,
+        value,
+        objective.maximise,
+        overall(constraints),
+        constraints,
+        low=interval.low if interval is not None else None,
+        high=interval.high if interval is not None else None,
+        confidence=rules.confidence if known else None,
+    )
 
 
-def _overall(constraints: Sequence[Constraint]) -> Verdict:
+def overall(constraints: Sequence[Constraint]) -> Verdict:
+    """INFEASIBLE when a limit is, else UNDECIDED when a limit is, else FEASIBLE."""
     verdicts = {constraint.verdict for constraint in constraints}
     for verdict in (Verdict.INFEASIBLE, Verdict.UNDECIDED):
         if verdict in verdicts:
@@ -59,37 +83,89 @@ def _overall(constraints: Sequence[Constraint]) -> Verdict:
     return Verdict.FEASIBLE
 
 
-def _check(limit: Limit, load: LoadResult) -> Constraint:
-    values_ms = latencies_ms(load, limit.slo.metric)
-    percent = limit.slo.percent
-    if values_ms.size == 0:
-        return Constraint(limit.slo.name, limit.limit_ms, None, None, None, None, Verdict.UNDECIDED)
-    if percent is None:
-        observed, interval, enough = float(np.mean(values_ms)), _mean_interval(values_ms), True
-    else:
-        observed = percentile_with_failures(values_ms, percent)
-        interval = percentile_interval(values_ms, percent, level=CONFIDENCE)
-        enough = values_ms.size >= fewest_values(percent)
-    # Interpolation between few values can fall below the interval that they give.
-    estimate = observed if enough or interval.low is None else max(observed, interval.low)
+def check_limit(limit: Limit, load: LoadResult, rules: VerdictRules) -> Constraint:
+    """One limit against one load run."""
+    found = latencies(load, limit.slo.metric)
+    known_ms = found.known_ms
+    if known_ms.size == 0:
+        return Constraint(limit.slo.name, limit.limit_ms, None, None, None, None, _presumed(limit, load), 0)
+    if limit.slo.percent is None:
+        return _check_mean(limit, known_ms, load, rules)
+    return _check_percentile(limit, limit.slo.percent, found, load, rules)
+
+
+def _check_percentile(
+    limit: Limit, percent: float, found: Latencies, load: LoadResult, rules: VerdictRules
+) -> Constraint:
+    test = SloTest(percent, limit.limit_ms, rules.level, rules.tolerance)
+    state = judge(test, found.for_judge_ms, pending=found.pending)
+    observed = percentile_with_failures(found.known_ms, percent)
+    verdict = state.verdict
+    if limit.own:
+        verdict = Verdict.FEASIBLE if _holds(observed, limit.limit_ms) else Verdict.INFEASIBLE
+    elif verdict is Verdict.UNDECIDED:
+        verdict = _presumed(limit, load)
     return Constraint(
         name=limit.slo.name,
         limit=limit.limit_ms,
         observed=_finite(observed),
-        low=_finite(interval.low),
-        high=_finite(interval.high),
-        violation=_violation(estimate, limit.limit_ms, values_ms),
-        verdict=_verdict(observed, limit.limit_ms, interval, enough=enough),
+        low=state.interval_low,
+        high=state.interval_high,
+        violation=_on_the_side_of(verdict, _violation(observed, limit.limit_ms, found.known_ms)),
+        verdict=verdict,
+        n=state.n,
+        n_effective=state.n_effective,
+        confidence=rules.confidence,
     )
 
 
-def _verdict(observed: float, limit: float, interval: Interval, *, enough: bool) -> Verdict:
-    """The observed value decides; of too few values only the lower end of the interval can, and only against."""
-    if enough:
-        return Verdict.FEASIBLE if _holds(observed, limit) else Verdict.INFEASIBLE
-    if interval.low is not None and not _holds(interval.low, limit):
+def _check_mean(limit: Limit, known_ms: FloatArray, load: LoadResult, rules: VerdictRules) -> Constraint:
+    observed = float(np.mean(known_ms))
+    interval = mean_interval(known_ms, level=rules.confidence)
+    verdict = _presumed(limit, load)
+    if limit.own or math.isinf(observed):
+        verdict = Verdict.FEASIBLE if _holds(observed, limit.limit_ms) else Verdict.INFEASIBLE
+    elif interval.high is not None and _holds(interval.high, limit.limit_ms * (1.0 + rules.tolerance)):
+        verdict = Verdict.FEASIBLE
+    elif interval.low is not None and not _holds(interval.low, limit.limit_ms * (1.0 - rules.tolerance)):
+        verdict = Verdict.INFEASIBLE
+    return Constraint(
+        name=limit.slo.name,
+        limit=limit.limit_ms,
+        observed=_finite(observed),
+        low=interval.low,
+        high=interval.high,
+        violation=_on_the_side_of(verdict, _violation(observed, limit.limit_ms, known_ms)),
+        verdict=verdict,
+        n=known_ms.size,
+        confidence=rules.confidence,
+    )
+
+
+def _presumed(limit: Limit, load: LoadResult) -> Verdict:
+    """What holds of a limit that the values so far leave open."""
+    if load.stopped_by is StopReason.SATURATED and limit.slo.metric in _QUEUED:
         return Verdict.INFEASIBLE
     return Verdict.UNDECIDED
+
+
+def check_failures(load: LoadResult, rules: VerdictRules) -> Constraint:
+    """The share of failed requests against the largest that is allowed."""
+    failed = ~load.ok[~pending(load)]
+    state = judge_failures(failed, rules)
+    observed = float(np.mean(failed)) if failed.size else None
+    violation = None if observed is None else _violation(observed, rules.error_rate, np.array([observed]))
+    return Constraint(
+        name="error_rate",
+        limit=rules.error_rate,
+        observed=observed,
+        low=state.low,
+        high=state.high,
+        violation=None if violation is None else _on_the_side_of(state.verdict, violation),
+        verdict=state.verdict,
+        n=failed.size,
+        confidence=rules.confidence if failed.size else None,
+    )
 
 
 def _holds(value: float, limit: float) -> bool:
@@ -106,40 +182,11 @@ def _violation(observed: float, limit: float, values: FloatArray) -> float:
     return min(0.0, ratio) if _holds(observed, limit) else ratio
 
 
-def _check_error_rate(load: LoadResult) -> Constraint:
-    from scipy import stats  # takes a second to load, and only a measurement needs it
-
-    counted, failed = len(load.errors), sum(error is not None for error in load.errors)
-    if counted == 0:
-        return Constraint("error_rate", ERROR_RATE_LIMIT, None, None, None, None, Verdict.UNDECIDED)
-    rate = failed / counted
-    interval = stats.binomtest(failed, counted).proportion_ci(CONFIDENCE)
-    return Constraint(
-        name="error_rate",
-        limit=ERROR_RATE_LIMIT,
-        observed=rate,
-        low=float(interval.low),
-        high=float(interval.high),
-        violation=_violation(rate, ERROR_RATE_LIMIT, np.array([rate])),
-        verdict=Verdict.FEASIBLE if _holds(rate, ERROR_RATE_LIMIT) else Verdict.INFEASIBLE,
-    )
-
-
-def latencies_ms(load: LoadResult, metric: str) -> FloatArray:
-    """The values a limit on `metric` is checked against: those of the successful requests, and inf for failed ones.
-
-    A failed request stands for one value; for gaps between tokens, for as many as a successful request has on average.
-
-    Args:
-        load: What was measured.
-        metric: `e2e`, `ttft`, `tpot` or `itl`.
-    """
-    values_s: FloatArray = getattr(load, f"{metric}_s")
-    failed = sum(error is not None for error in load.errors)
-    if metric == "itl" and failed:
-        succeeded = len(load.errors) - failed
-        failed *= max(1, math.ceil(values_s.size / succeeded)) if succeeded else 1
-    return np.concatenate([values_s * 1000.0, np.full(failed, np.inf)])
+def _on_the_side_of(verdict: Verdict, violation: float) -> float:
+    """Within the tolerance the observed value may lie on the other side of the limit than the verdict."""
+    if verdict is Verdict.FEASIBLE:
+        return min(violation, 0.0)
+    return max(violation, _LEAST_VIOLATION) if verdict is Verdict.INFEASIBLE else violation
 
 
 def percentile_with_failures(values: FloatArray, percent: float) -> float:
@@ -163,17 +210,6 @@ def fewest_values(percent: float) -> int:
     """Below so many values the percentile is simply the largest of them: 1 / (1 - percent / 100), rounded up."""
     # Rounded first, since 1 - 0.99 is a little more than 0.01 in binary.
     return math.ceil(round(100.0 / (100.0 - percent), 6))
-
-
-def _mean_interval(values: FloatArray) -> Interval:
-    """Student's interval for the mean; unbounded of one value, or where a request failed."""
-    from scipy import stats
-
-    if values.size < 2 or not np.isfinite(values).all():
-        return Interval(None, None)
-    half = float(stats.t.ppf((1.0 + CONFIDENCE) / 2.0, values.size - 1) * stats.sem(values))
-    mean = float(np.mean(values))
-    return Interval(mean - half, mean + half)
 
 
 def _finite(value: float | None) -> float | None:

@@ -16,6 +16,7 @@ from optimizer.host.gpu_tenants import GIB, processes_of
 from optimizer.host.gpus import VISIBLE_DEVICES, Gpu, Nvml, open_nvml, visible_gpus
 from optimizer.host.leases import GpuLease, lease_gpus
 from optimizer.host.processes import TRIAL_VARIABLE
+from optimizer.metrics import GpuGauges
 from optimizer.tuning.gpu_count import most_gpus
 from optimizer.tuning.gpu_hold import GpuHold
 from optimizer.tuning.settings import Settings
@@ -29,11 +30,13 @@ class StudyGpus:
         hold: Its leases; None for an engine on the CPU, and for GPUs that NVML does not know.
         driver: Version of the NVIDIA driver.
         notes: What a person should know of them.
+        gauges: Tells what they do.
     """
 
     hold: GpuHold | None = None
     driver: str = ""
     notes: tuple[str, ...] = ()
+    gauges: GpuGauges | None = None
 
     @property
     def identity(self) -> dict[str, JsonValue]:
@@ -85,7 +88,7 @@ def study_gpus(
         kind = None if known is None else known.identity.get("gpu")
         hold = _hold(nvml, config.study, _of_one_kind(nvml, usable.gpus, kind), most_gpus(settings))
         with contextlib.closing(hold):
-            yield StudyGpus(hold, nvml.driver_version(), (*usable.notes, *hold.notes))
+            yield StudyGpus(hold, nvml.driver_version(), (*usable.notes, *hold.notes), nvml)
 
 
 def _without_nvml(torch_version: str) -> StudyGpus:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from optimizer.app.energy import check_energy
 from optimizer.app.engine_choice import EngineChoice, choose_engine
 from optimizer.app.facts import describe_host, software_versions
 from optimizer.app.flags import checked_config
@@ -22,18 +24,24 @@ from optimizer.core.errors import InputError
 from optimizer.core.record import StudyRecord, TrialRecord
 from optimizer.engine.launch import EngineLauncher
 from optimizer.host.files import exclusive_lock, make_folder
+from optimizer.load.tokenizer import load_tokenizer
 from optimizer.storage import StudyStore, open_store
+from optimizer.tuning.aim import StudyGoal
 from optimizer.tuning.attempts import TrialAttempts
+from optimizer.tuning.client_faults import tightest_limit_ms
 from optimizer.tuning.gpu_pipeline import AttemptRunner, GpuPipeline
 from optimizer.tuning.observer import StudyObserver
+from optimizer.tuning.settings import BASELINE_NUMBER
 from optimizer.tuning.study_runner import Budget, Ended, StudyRunner
 from optimizer.tuning.trial_pipeline import TrialPipeline
 
-MEASUREMENT_PROTOCOL = 2
+MEASUREMENT_PROTOCOL = 3
 """Raised whenever a change of ours shifts results: unlike measurements are never mixed in one study.
 
 2: on the CPU, an engine forked from a warm spare has the KV pool of one that was started cold; it had a larger one.
+3: the window opens when throughput is level and stays open until a sequential test has decided each limit.
 """
+
 
 @dataclass(frozen=True, slots=True)
 class StudyOutcome:
@@ -59,6 +67,7 @@ def run_study(request: RunRequest, observer: StudyObserver) -> StudyOutcome:
     config = study_config(request)
     settings = settings_of(config)
     check_rules(config, settings)
+    check_energy(config)
     engine = choose_engine(config.engine.kind, request.engine_python)
     config = checked_config(request, engine, notice=observer.notice)
     settings = settings_of(config)
@@ -159,7 +168,7 @@ async def _work(
     observer: StudyObserver,
     folder: Path,
 ) -> Ended:
-    settings = settings_of(config)
+    settings, goal = settings_of(config), StudyGoal(config.objective, config.slos, config.rules)
     budget = Budget(config.trials, request.time_budget_s, estimate_trial_s(config))
     async with launched_engines(
         engine, config, gpus, host, guard_log=folder / "guard.log", ports=request.port_range, notice=observer.notice
@@ -172,6 +181,8 @@ async def _work(
             pipeline=attempt_runner(launcher, config, gpus),
             observer=observer,
             start_limit_s=config.engine.start_timeout_s,
+            tightest_limit_ms=lambda: tightest_limit_ms(config.slos, _baseline_metrics(store, study.name)),
+            aim=lambda role: goal.aim(role, store.trials(study.name)),
         )
         memory = study_memory(config, settings, lambda: store.trials(study.name))
         for note in memory.notes:
@@ -190,13 +201,23 @@ async def _work(
                 slos=config.slos,
                 observer=observer,
                 prescreen=memory.prescreen,
+                rules=config.rules,
             )
             return await runner.run(budget)
+
+
+def _baseline_metrics(store: StudyStore, study: str) -> Mapping[str, float | None]:
+    baseline = store.trial(study, BASELINE_NUMBER)
+    return {} if baseline is None else baseline.metrics
 
 
 def attempt_runner(launcher: EngineLauncher, config: StudyConfig, gpus: StudyGpus) -> AttemptRunner:
     """The way of an attempt, on leased cards where the study has some."""
     pipeline = TrialPipeline(
-        launcher, config.workload, survivors_fail_once=gpus.hold is not None, hang_s=config.engine.hang_after_s
+        launcher,
+        config.workload,
+        survivors_fail_once=gpus.hold is not None,
+        hang_s=config.engine.hang_after_s,
+        tokenizer=load_tokenizer(config.model.target) if config.workload.needs_tokenizer else None,
     )
-    return pipeline if gpus.hold is None else GpuPipeline(pipeline, gpus.hold)
+    return pipeline if gpus.hold is None else GpuPipeline(pipeline, gpus.hold, gauges=gpus.gauges)

@@ -47,6 +47,11 @@ def show_warning(text: str) -> None:
     _labelled("warning", text, "yellow")
 
 
+def show_note(text: str) -> None:
+    """A remark on stderr."""
+    _labelled("note", text, "cyan")
+
+
 def show_error(error: AutotuneError) -> None:
     """What is wrong, and on a line of its own what to do."""
     if isinstance(error, Interrupted):

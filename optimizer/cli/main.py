@@ -12,8 +12,10 @@ from typer.main import get_command
 
 from optimizer import __version__
 from optimizer.cli.commands.check import check
+from optimizer.cli.commands.confirm import confirm
 from optimizer.cli.commands.dashboard import dashboard
 from optimizer.cli.commands.export import export
+from optimizer.cli.commands.measure import MeasureCommand, measure
 from optimizer.cli.commands.run import run
 from optimizer.cli.commands.show import show
 from optimizer.cli.commands.spaces import spaces
@@ -68,8 +70,9 @@ def _options(
 ) -> None: ...
 
 
-for command in (run, check, status, show, export, spaces, workloads, translate, dashboard):
+for command in (run, check, confirm, status, show, export, spaces, workloads, translate, dashboard):
     app.command()(command)
+app.command(cls=MeasureCommand)(measure)
 
 
 def main() -> None:

@@ -16,6 +16,7 @@ from pydantic import (
     model_validator,
 )
 
+from optimizer.config.aims import VerdictSection, check_aims
 from optimizer.config.baseline import ServeCommand, parse_serve_command
 from optimizer.config.flag_tables import STATIC_TABLES, FlagTables
 from optimizer.config.models import ModelSource, package_folder, resolve_model
@@ -135,6 +136,7 @@ class SpaceFile(BaseModel):
     workload: Workload = Field(description="The traffic under which is measured.")
     objective: str = Field(default="throughput", description="What is driven up or down.")
     slos: tuple[str, ...] = Field(default=(), description="Limits, such as p99_e2e_ms=800 or p99_e2e<=1.0x.")
+    verdict: VerdictSection = Field(default_factory=VerdictSection, description="How sure a verdict must be.")
     baseline: str | None = Field(default=None, description="The serve command in use today.")
     trials: int = Field(
         default=20,
@@ -188,7 +190,7 @@ class SpaceFile(BaseModel):
         searched = space.search_space()
         space._check_fixed_flags(searched)
         space._check_rules(searched)
-        space.parsed_slos()
+        check_aims(OBJECTIVES[space.objective], space.parsed_slos(), space.workload, origin=f"{origin}: objective")
         space.parsed_baseline()
         space.model_source()
         return space

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
+from optimizer.config.aims import check_aims
 from optimizer.config.baseline import ServeCommand, parse_serve_command
 from optimizer.config.flag_tables import (
     DEPLOYMENT_VARIABLES,
@@ -24,7 +25,7 @@ from optimizer.core.errors import InputError
 from optimizer.core.record import ParamValue
 from optimizer.load import Workload
 from optimizer.load.tokenizer import load_tokenizer
-from optimizer.objectives import OBJECTIVES, Objective, Slo, check_slos, parse_slo
+from optimizer.objectives import OBJECTIVES, USUAL_RULES, Objective, Slo, VerdictRules, check_slos, parse_slo
 from optimizer.search_spaces import (
     Rule,
     SearchSpace,
@@ -56,6 +57,7 @@ class StudyConfig:
         trials: The study's total of trials, baseline and defaults included.
         seed: Of proposals and traffic.
         notes: Remarks for a person about what the overrides changed.
+        rules: How sure a verdict must be.
     """
 
     study: str
@@ -71,6 +73,7 @@ class StudyConfig:
     trials: int
     seed: int
     notes: tuple[str, ...] = ()
+    rules: VerdictRules = USUAL_RULES
 
     def launch_flags(self, device_memory_bytes: int | None) -> dict[str, FlagValue]:
         """The fixed flags, with the memory of `engine.memory_gib` as a fraction of the device's.
@@ -135,6 +138,7 @@ class StudyConfig:
             "workload": self.workload.identity(),
             "objective": self.objective.name,
             "slos": [str(slo) for slo in self.slos],
+            "verdict": asdict(self.rules),
             "baseline": None if self.baseline is None else self.baseline.as_dict(),
             "seed": self.seed,
         }
@@ -148,6 +152,7 @@ class StudyConfig:
             "trials": self.trials,
             "start_timeout_s": self.engine.start_timeout_s,
             "hang_after_s": self.engine.hang_after_s,
+            "source_path": None if self.workload.source is None else self.workload.source.path,
             "notes": list(self.notes),
         }
 
@@ -198,6 +203,8 @@ def build_study_config(
             command, source, asked=baseline is not None, model_asked=model is not None, space=space
         )
     traffic = space.workload if workload is None else load_workload(workload)
+    sought, limits = _objective(objective or space.objective), _slos(slos) if slos else space.parsed_slos()
+    check_aims(sought, limits, traffic, origin=f"{space.origin}: objective" if objective is None else "--objective")
     if traffic.needs_tokenizer:
         load_tokenizer(source.target)
     return StudyConfig(
@@ -208,12 +215,13 @@ def build_study_config(
         fixed_flags=fixed,
         model=source,
         workload=traffic,
-        objective=_objective(objective or space.objective),
-        slos=_slos(slos) if slos else space.parsed_slos(),
+        objective=sought,
+        slos=limits,
         baseline=command,
         trials=_trials(space.trials if trials is None else trials),
         seed=seed,
         notes=tuple(notes),
+        rules=space.verdict.rules,
     )
 
 

@@ -73,7 +73,7 @@ class TrialRecord:
     """All that is known of one trial.
 
     Attributes:
-        number: 0 is the baseline, 1 vLLM's defaults, then the search.
+        number: 0 is the baseline, 1 vLLM's defaults, then the search; see `confirmation` for its repeats.
         params: The searched parameters it sets. The baseline's flags outside the space stand in `config` alone.
         config: What was launched; None when it never came to that.
         metrics: Metric name to value; None where the engine did not report it. Empty without a measurement.
@@ -129,9 +129,17 @@ class StudyRecord:
 def best_trial(trials: list[TrialRecord], *, maximise: bool) -> TrialRecord | None:
     """The feasible trial with the best value; the earlier of two equals. None when no trial is feasible.
 
-    This is the only place that picks a best trial: a failed, infeasible or undecided one never is.
+    This is the only place that picks a best trial: a failed, infeasible or undecided one never is, nor is a repeat on
+    held-out traffic.
     """
-    feasible = [t for t in trials if t.state is TrialState.FEASIBLE and t.value is not None and not math.isnan(t.value)]
+    feasible = [
+        trial
+        for trial in trials
+        if trial.state is TrialState.FEASIBLE
+        and trial.role is not TrialRole.CONFIRM
+        and trial.value is not None
+        and not math.isnan(trial.value)
+    ]
     if not feasible:
         return None
     sign = 1.0 if maximise else -1.0

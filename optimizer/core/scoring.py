@@ -24,8 +24,12 @@ class Constraint:
         observed: What was measured, or None when nothing was.
         low: Lower end of the interval for the true value, or None when unbounded.
         high: Upper end, or None when unbounded.
-        violation: log(observed / limit): > 0 is over the limit; None when nothing was measured.
+        violation: log(observed / limit): > 0 is over the limit; None when nothing was measured. It is on the side of 0
+            that the verdict says.
         verdict: What the data say of this limit alone.
+        n: How many values it rests on: requests, or gaps between tokens; None in records that do not have it.
+        n_effective: How many independent ones they are worth, or None where that was not estimated.
+        confidence: Two-sided confidence of the interval; None in records that do not have it, where it was 0.95.
     """
 
     name: str
@@ -35,6 +39,9 @@ class Constraint:
     high: float | None
     violation: float | None
     verdict: Verdict
+    n: int | None = None
+    n_effective: float | None = None
+    confidence: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +54,9 @@ class Score:
         maximise: Direction: True when larger is better.
         verdict: FEASIBLE only when every limit is.
         constraints: One per limit, in the order they were given.
+        low: Lower end of the interval for the true value, or None when unbounded or not estimated.
+        high: Upper end, or None.
+        confidence: Two-sided confidence of that interval, or None where there is none.
     """
 
     metric: str
@@ -54,3 +64,6 @@ class Score:
     maximise: bool
     verdict: Verdict
     constraints: tuple[Constraint, ...] = ()
+    low: float | None = None
+    high: float | None = None
+    confidence: float | None = None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -70,8 +69,8 @@ def _listeners(port: int) -> Iterator[str]:
 
 def _sockets(pid: int) -> Iterator[str]:
     folder = _PROC / str(pid) / "fd"
-    for name in os.listdir(folder):
+    for link in folder.iterdir():
         with contextlib.suppress(FileNotFoundError):
-            match = _SOCKET.fullmatch(os.readlink(folder / name))
+            match = _SOCKET.fullmatch(str(link.readlink()))
             if match is not None:
                 yield match[1]

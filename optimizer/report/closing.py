@@ -12,14 +12,18 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from optimizer.core.confirmation import study_trials
 from optimizer.core.record import StudyRecord, TrialRecord, best_trial
 from optimizer.core.scoring import Constraint
 from optimizer.core.trial import TrialRole, TrialState
+from optimizer.objectives.confirmation import Confirmation, judge_confirmation
 from optimizer.report.changes import baseline_of, trial_changes
 from optimizer.report.commands import StudyCommands
+from optimizer.report.confirm_view import confirmation_text
 from optimizer.report.export import launch_flags
 from optimizer.report.layout import copyable, heading, labelled, plain_table
 from optimizer.report.nearest import NearestMiss, binding_limit, nearest_miss
+from optimizer.report.simulation import SIMULATED, is_simulated
 from optimizer.report.wording import MISSING, change, limit_text, metric_label, metric_value, table_value, value_text
 
 _SHOWN_METRICS = (
@@ -60,13 +64,26 @@ class Closing:
     @property
     def done(self) -> int:
         """Trials that ended."""
-        return sum(trial.state.is_final for trial in self.trials)
+        return sum(trial.state.is_final for trial in self.searched)
+
+    @property
+    def searched(self) -> list[TrialRecord]:
+        """The trials without the repeats of a confirmation."""
+        return study_trials(self.trials)
+
+    @property
+    def confirmation(self) -> Confirmation | None:
+        """What repeats on held-out traffic say of the best trial; None when there are none."""
+        best = self.best
+        return None if best is None else judge_confirmation(self.trials, best.number, maximise=self.study.maximise)
 
 
 def print_closing(console: Console, closing: Closing) -> None:
     """Prints the report; it says the same whether or not the console is a terminal."""
     heading(console, f"study {closing.study.name}: {closing.done} of {closing.total_trials} trials")
-    console.print(Text(states_text(closing.trials)))
+    console.print(Text(states_text(closing.searched)))
+    if is_simulated(closing.study):
+        console.print(Text(SIMULATED, style="bold yellow"))
     console.print(_comparison(closing))
     best = closing.best
     if best is None:
@@ -119,7 +136,7 @@ def _columns(closing: Closing) -> list[tuple[str, TrialRecord]]:
 
 
 def _limits(closing: Closing) -> dict[str, Constraint]:
-    scored = [trial.score for trial in closing.trials if trial.score is not None and trial.score.constraints]
+    scored = [trial.score for trial in closing.searched if trial.score is not None and trial.score.constraints]
     return {constraint.name: constraint for constraint in scored[-1].constraints} if scored else {}
 
 
@@ -142,31 +159,57 @@ def _observed(trial: TrialRecord, name: str) -> float | None:
 def _print_best(console: Console, closing: Closing, best: TrialRecord) -> None:
     baseline = baseline_of(closing.trials)
     if best.role is TrialRole.BASELINE:
-        console.print(Text("Nothing better than the baseline was found: your flags are the best that was tried."))
+        console.print(Text("Nothing better than the baseline was shown to meet the limits."))
+        _print_undecided(console, closing, best)
     elif baseline is None or baseline.value is None:
         console.print(Text(f"Best: #{best.number}. The baseline has no measurement to compare it with."))
     else:
-        console.print(_gain(best, baseline))
+        console.print(_gain(closing, best, baseline))
     if best.config is not None:
         heading(console, f"flags of #{best.number}")
         copyable(console, shlex.join(launch_flags(best.config)) or "none: vLLM's own defaults")
 
 
-def _gain(best: TrialRecord, baseline: TrialRecord) -> Text:
+def _print_undecided(console: Console, closing: Closing, best: TrialRecord) -> None:
+    """Names the undecided trial that would be better, if there is one: it may well meet the limits."""
+    sign = 1.0 if closing.study.maximise else -1.0
+    better = [
+        trial
+        for trial in closing.searched
+        if trial.state is TrialState.UNDECIDED
+        and trial.value is not None
+        and best.value is not None
+        and sign * trial.value > sign * best.value
+    ]
+    if better:
+        ahead = max(better, key=lambda trial: sign * (trial.value or 0.0))
+        told = "" if ahead.score is None else f" with {value_text(ahead.score, best.value)}"
+        console.print(
+            Text(
+                f"Of the undecided trials {len(better)} would be better, first #{ahead.number}{told}: "
+                "a longer window (workload.window.max_s) decides them."
+            )
+        )
+
+
+def _gain(closing: Closing, best: TrialRecord, baseline: TrialRecord) -> Text:
     text = "" if best.score is None else f"Best: #{best.number}, {value_text(best.score, baseline.value)} vs baseline. "
     if baseline.state is not TrialState.FEASIBLE:
         text += f"The baseline itself is {baseline.state}: it does not meet the limits. "
-    return Text(text + "One run each: the difference is not yet confirmed by re-measurement.")
+    confirmation = closing.confirmation
+    if confirmation is None:
+        return Text(text + "One run each: the difference is not yet confirmed by re-measurement; `confirm` does that.")
+    return Text(text + f"On held-out traffic it is {confirmation_text(confirmation)}.")
 
 
 def _print_nothing_feasible(console: Console, closing: Closing) -> None:
     console.print(Text("No trial met the limits.", style="bold yellow"))
-    binding = binding_limit(closing.trials)
+    binding = binding_limit(closing.searched)
     if binding is not None:
         name, broken, judged = binding
         share = f"{broken} of {judged} measured trials"
         console.print(Text(f"The limit that binds: {metric_label(name)}, not met by {share}."))
-    miss = nearest_miss(closing.trials)
+    miss = nearest_miss(closing.searched)
     if miss is None:
         console.print(Text("No trial was measured, so no limit can be said to bind."))
         return
@@ -189,4 +232,6 @@ def _print_places(console: Console, closing: Closing, best: TrialRecord | None) 
     rows = [("record", closing.storage_display), ("logs", str(closing.record_folder))]
     if best is not None:
         rows = [("export", commands.export()), ("details", commands.show(best.number)), *rows]
+        if closing.confirmation is None and best.role is not TrialRole.BASELINE:
+            rows = [("confirm", commands.confirm()), *rows]
     labelled(console, [*rows, ("dashboard", commands.dashboard())])

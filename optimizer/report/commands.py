@@ -30,6 +30,10 @@ class StudyCommands:
         """Shows one trial in full."""
         return self._line("show", str(trial))
 
+    def confirm(self) -> str:
+        """Measures the best trial against the baseline on held-out traffic."""
+        return self._line("confirm")
+
     def dashboard(self) -> str:
         """Serves the study to a browser."""
         return self._line("dashboard")

@@ -6,6 +6,7 @@ import shlex
 from dataclasses import replace
 from itertools import takewhile
 
+from optimizer.core.confirmation import study_trials
 from optimizer.core.engine_config import EngineConfig, FlagValue
 from optimizer.core.errors import InputError, NothingFeasible
 from optimizer.core.record import StudyRecord, TrialRecord, best_trial
@@ -34,7 +35,7 @@ def choose_trial(study: StudyRecord, trials: list[TrialRecord], wanted: int | No
         return best
     chosen = next((trial for trial in trials if trial.number == wanted), None)
     if chosen is None:
-        last = max((trial.number for trial in trials), default=None)
+        last = max((trial.number for trial in study_trials(trials)), default=None)
         known = "it has none yet" if last is None else f"it has trials 0 to {last}"
         raise InputError(f"--trial {wanted}: study {study.name!r} has no such trial", hint=known)
     if chosen.score is None or chosen.config is None:

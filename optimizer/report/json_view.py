@@ -6,6 +6,7 @@ import math
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
+from optimizer.core.confirmation import study_trials
 from optimizer.core.engine_config import EngineConfig
 from optimizer.core.failure import Failure
 from optimizer.core.record import ParamValue, StudyRecord, TrialRecord, best_trial
@@ -32,7 +33,7 @@ class StudySummary(_View):
     """One study in `status --json`."""
 
     study: str = Field(description="Name of the study.")
-    trials: int = Field(description="Number of trials in the record, whatever their state.")
+    trials: int = Field(description="Number of trials of the search in the record, whatever their state.")
     best: int | None = Field(description="Number of the best feasible trial; null when there is none.")
 
 
@@ -54,7 +55,7 @@ class FailureView(_View):
 class TrialView(_View):
     """One trial in `status --study N --json`."""
 
-    number: int = Field(description="0 is the baseline, 1 the defaults.")
+    number: int = Field(description="0 is the baseline, 1 the defaults; from 1,000,000 on, role confirm.")
     role: str = Field(description="baseline, default, search or confirm.")
     state: str = Field(description="What became of it.")
     params: dict[str, ParamValue | None] = Field(description="Searched parameters that it sets.")
@@ -87,7 +88,7 @@ class ExportView(_View):
 def study_list(studies: list[tuple[StudyRecord, list[TrialRecord]]]) -> StudyList:
     """Every study with its best."""
     return StudyList(
-        studies=[StudySummary(study=s.name, trials=len(t), best=_best_number(s, t)) for s, t in studies],
+        studies=[StudySummary(study=s.name, trials=len(study_trials(t)), best=_best_number(s, t)) for s, t in studies],
     )
 
 

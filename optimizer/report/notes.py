@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import textwrap
 
+from optimizer.core.confirmation import study_trials
 from optimizer.core.engine_config import EngineConfig
 from optimizer.core.record import StudyRecord, TrialRecord, best_trial
 from optimizer.engine.vllm.argv import flag_words
@@ -12,8 +13,10 @@ from optimizer.report.changes import baseline_of, trial_changes
 from optimizer.report.closing import states_text
 from optimizer.report.export import by_option, exported_flags, launch_flags
 from optimizer.report.secrets import hide_secrets
+from optimizer.report.simulation import SIMULATED, is_simulated
 from optimizer.report.wording import (
     change,
+    confidence_text,
     duration,
     failure_text,
     interval_text,
@@ -21,6 +24,7 @@ from optimizer.report.wording import (
     metric_label,
     stage_name,
     table_value,
+    value_interval_text,
 )
 
 _CODE_COLUMNS = 100
@@ -34,8 +38,13 @@ def note_of(trial: TrialRecord) -> str:
         parts.append(f"Failed: {hide_secrets(failure_text(trial.failure))}")
         parts += _code(_broken([hide_secrets(line) for line in trial.failure.evidence]))
     if trial.score is not None:
-        parts.append(f"{metric_label(trial.score.metric)}: **{table_value(trial.score.metric, trial.score.value)}**")
-        limits = [f"- {limit_text(c)} (95 % interval: {interval_text(c)})" for c in trial.score.constraints]
+        shown = f"{metric_label(trial.score.metric)}: **{table_value(trial.score.metric, trial.score.value)}**"
+        interval = value_interval_text(trial.score)
+        parts.append(f"{shown} ({interval})" if interval else shown)
+        limits = [
+            f"- {limit_text(c)} ({confidence_text(c.confidence)} interval: {interval_text(c)})"
+            for c in trial.score.constraints
+        ]
         parts += ["\n".join(limits)] if limits else []
     if trial.config is not None:
         flags = exported_flags(trial.config)
@@ -52,7 +61,8 @@ def note_of(trial: TrialRecord) -> str:
 
 def study_note(study: StudyRecord, trials: list[TrialRecord]) -> str:
     """A study as Markdown: how its trials ended, and its best against the baseline with the flags to copy."""
-    parts = [f"**{study.name}**: {states_text(trials)}"]
+    states = states_text(study_trials(trials))
+    parts = [f"**{study.name}**: {states}", *([f"**{SIMULATED}**"] if is_simulated(study) else [])]
     best = best_trial(trials, maximise=study.maximise)
     baseline = baseline_of(trials)
     if best is None:

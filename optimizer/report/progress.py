@@ -21,6 +21,7 @@ from optimizer.core.trial import Stage, TrialState
 from optimizer.report import progress_text
 from optimizer.report.changes import trial_changes
 from optimizer.report.progress_state import CurrentTrial, LoadProgress, StudyProgress
+from optimizer.report.simulation import SIMULATED, is_simulated
 from optimizer.report.wording import duration, stage_name
 
 STATE_STYLES = {
@@ -59,6 +60,8 @@ class _Progress:
         """Tells what there is, and how much is to come."""
         self._state = StudyProgress.opened(study, trials, total_trials)
         self._say(progress_text.opened(self._state))
+        if is_simulated(study):
+            self._say(SIMULATED)
 
     def trial_started(self, trial: TrialRecord, *, attempt: int) -> None:
         """Notes the trial; the plain display tells it too."""

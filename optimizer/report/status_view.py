@@ -6,9 +6,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from optimizer.core.confirmation import study_trials
 from optimizer.core.record import StudyRecord, TrialRecord, best_trial
 from optimizer.report.changes import baseline_of, trial_changes
 from optimizer.report.closing import states_text
+from optimizer.report.confirm_view import confirmations_text
 from optimizer.report.layout import plain_table
 from optimizer.report.progress import STATE_STYLES
 from optimizer.report.wording import (
@@ -36,7 +38,7 @@ def print_studies(console: Console, studies: list[tuple[StudyRecord, list[TrialR
         best = best_trial(trials, maximise=study.maximise)
         table.add_row(
             study.name,
-            str(len(trials)),
+            str(len(study_trials(trials))),
             MISSING if best is None else f"#{best.number}",
             MISSING if best is None else metric_value(study.objective, best.value),
             _against(best, baseline_of(trials)),
@@ -46,11 +48,13 @@ def print_studies(console: Console, studies: list[tuple[StudyRecord, list[TrialR
 
 def print_study(console: Console, study: StudyRecord, trials: list[TrialRecord]) -> None:
     """Prints the trials of a study, its best one marked."""
-    console.print(Text(f"study {study.name}: {states_text(trials)}", style="bold"))
+    console.print(Text(f"study {study.name}: {states_text(study_trials(trials))}", style="bold"))
     if trials:
         console.print(_trial_table(study, trials, wide=console.width >= _WIDE_COLUMNS))
     best = best_trial(trials, maximise=study.maximise)
     console.print(Text("no trial is feasible yet" if best is None else f"* best: #{best.number}"))
+    for line in confirmations_text(study, trials):
+        console.print(Text(line))
 
 
 def _trial_table(study: StudyRecord, trials: list[TrialRecord], *, wide: bool) -> Table:

@@ -35,8 +35,11 @@ class LimitView(_View):
     name: str = Field(description="The limited metric.")
     limit: float = Field(description="Its limit, in the metric's unit.")
     observed: float | None = Field(description="What was measured.")
-    low: float | None = Field(description="Lower end of the 95 % interval; null when unbounded.")
-    high: float | None = Field(description="Upper end of the 95 % interval; null when unbounded.")
+    low: float | None = Field(description="Lower end of the interval; null when unbounded.")
+    high: float | None = Field(description="Upper end of the interval; null when unbounded.")
+    confidence: float | None = Field(description="Two-sided confidence of the interval; null in old records (0.95).")
+    requests: int | None = Field(description="Requests, or gaps between tokens, it rests on; null in old records.")
+    effective_requests: float | None = Field(description="Independent ones they are worth; null if not estimated.")
     violation: float | None = Field(description="log(observed / limit).")
     verdict: str = Field(description="feasible, infeasible or undecided.")
 
@@ -46,6 +49,9 @@ class ScoreView(_View):
 
     metric: str = Field(description="The objective's metric.")
     maximise: bool = Field(description="Whether more is better.")
+    low: float | None = Field(description="Lower end of the value's interval; null when unbounded or without one.")
+    high: float | None = Field(description="Upper end of the value's interval.")
+    confidence: float | None = Field(description="Two-sided confidence of that interval; null without one.")
     limits: list[LimitView] = Field(description="One per limit.")
 
 
@@ -134,12 +140,22 @@ def _score_view(score: Score) -> ScoreView:
             observed=finite(constraint.observed),
             low=finite(constraint.low),
             high=finite(constraint.high),
+            confidence=finite(constraint.confidence),
+            requests=constraint.n,
+            effective_requests=finite(constraint.n_effective),
             violation=finite(constraint.violation),
             verdict=constraint.verdict.value,
         )
         for constraint in score.constraints
     ]
-    return ScoreView(metric=score.metric, maximise=score.maximise, limits=limits)
+    return ScoreView(
+        metric=score.metric,
+        maximise=score.maximise,
+        low=finite(score.low),
+        high=finite(score.high),
+        confidence=finite(score.confidence),
+        limits=limits,
+    )
 
 
 def _failure_detail(failure: Failure) -> FailureDetail:

@@ -17,14 +17,17 @@ from optimizer.report.export import exported_flags
 from optimizer.report.layout import copyable, heading, plain_table
 from optimizer.report.secrets import HIDDEN, hide_argument_secrets, hide_secrets, is_secret_name
 from optimizer.report.wording import (
+    confidence_text,
     duration,
     failure_text,
     interval_text,
     metric_label,
     metric_value,
     moment,
+    requests_text,
     stage_name,
     table_value,
+    value_interval_text,
     value_text,
 )
 
@@ -67,15 +70,20 @@ def _print_score(console: Console, score: Score, baseline: float | None) -> None
     direction = "more is better" if score.maximise else "less is better"
     against = "" if baseline is None else ", against the baseline"
     console.print(Text(f"  {score.verdict}: {value_text(score, baseline)}{against}; {direction}"))
+    interval = value_interval_text(score)
+    if interval:
+        console.print(Text(f"  {interval}"))
     if not score.constraints:
         return
-    table = plain_table("limit", "at most", "observed", "95 % interval", "verdict")
+    sure = confidence_text(score.constraints[0].confidence)
+    table = plain_table("limit", "at most", "observed", f"{sure} interval", "of requests", "verdict")
     for constraint in score.constraints:
         table.add_row(
             metric_label(constraint.name),
             metric_value(constraint.name, constraint.limit),
             metric_value(constraint.name, constraint.observed),
             interval_text(constraint),
+            requests_text(constraint),
             constraint.verdict.value,
         )
     console.print(Padding(table, (0, 0, 0, 2), expand=False))

@@ -20,11 +20,15 @@ _LABELS = {
     "total_tokens_per_s": "total tok/s",
     "prompt_tokens_per_s": "prompt tok/s",
     "requests_per_s": "requests/s",
+    "goodput_requests_per_s": "good requests/s",
     "prefix_cache_hit_rate": "prefix-cache hits",
     "spec_acceptance_rate": "draft acceptance",
     "kv_cache_usage_mean": "KV cache used, mean",
     "kv_cache_usage_max": "KV cache used, peak",
     "kv_cache_tokens": "KV cache size",
+    "kv_cache_tokens_predicted": "KV cache size, predicted",
+    "requested_memory_bytes": "engine memory, requested",
+    "model_weights_bytes": "weights on one device",
     "running_mean": "running, mean",
     "running_max": "running, peak",
     "waiting_mean": "waiting, mean",
@@ -33,16 +37,43 @@ _LABELS = {
     "client_cpu_cores": "client CPU",
     "engine_rss_bytes": "engine memory (RSS)",
     "client_lag_p99_ms": "client delay, P99",
+    "waiting_capacity_mean": "waiting for room, mean",
+    "waiting_deferred_mean": "waiting, deferred, mean",
+    "engine_ttft_mean_ms": "TTFT in the engine, mean",
+    "engine_itl_mean_ms": "ITL in the engine, mean",
+    "engine_queue_mean_ms": "queued in the engine, mean",
+    "engine_cpus": "cores of the engine",
+    "api_server_thread_cores": "API server, busiest thread",
+    "engine_core_thread_cores": "EngineCore, busiest thread",
+    "worker_thread_cores": "workers, busiest thread",
+    "client_thread_cores": "client, busiest thread",
+    "api_server_cpu_cores": "API server CPU",
+    "engine_core_cpu_cores": "EngineCore CPU",
+    "worker_cpu_cores": "workers CPU",
+    "gpu_util_mean": "GPU busy, mean",
+    "gpu_mem_util_mean": "GPU memory access, mean",
+    "gpu_power_w_mean": "GPU power, mean",
+    "gpu_energy_j": "GPU energy",
+    "gpu_memory_used_max_bytes": "GPU memory used, peak",
+    "gpu_sm_clock_mhz_mean": "GPU clock, mean",
+    "gpu_throttled_share": "GPU throttled",
+    "cpu_energy_j": "CPU energy",
+    "output_tokens_per_j": "output tok/J",
     "window_s": "window",
 }
-_SHARES = ("_rate", "_usage_mean", "_usage_max", "_share")
+_SHARES = ("_rate", "_usage_mean", "_usage_max", "_share", "_util_mean")
 _SUFFIX_UNITS = (
     ("_tokens_per_s", "tok/s"),
     ("_per_s", "/s"),
     ("_ms", "ms"),
     ("_tokens", "tokens"),
+    ("_tokens_predicted", "tokens"),
     ("_s", "s"),
     ("_cores", "cores"),
+    ("_w_mean", "W"),
+    ("_tokens_per_j", "tok/J"),
+    ("_j", "J"),
+    ("_mhz_mean", "MHz"),
 )
 _GIB = 2**30
 
@@ -163,6 +194,29 @@ def interval_text(constraint: Constraint) -> str:
     return f"{low} to {high}"
 
 
+def confidence_text(confidence: float | None) -> str:
+    """How sure an interval is, such as `90 %`; records that do not tell are of when it was always 95 %."""
+    return f"{100 * (0.95 if confidence is None else confidence):.4g} %"
+
+
+def requests_text(constraint: Constraint) -> str:
+    """How many values a limit was judged by, and how many independent ones they are worth: `640 (worth 210)`."""
+    if constraint.n is None:
+        return MISSING
+    if constraint.n_effective is None or constraint.n_effective > 0.995 * constraint.n:
+        return f"{constraint.n:,}"
+    return f"{constraint.n:,} (worth {constraint.n_effective:,.0f})"
+
+
+def value_interval_text(score: Score) -> str:
+    """The interval beside an objective's value, such as `90 % interval: 498.1 to 526.5 tok/s`; empty without one."""
+    if score.confidence is None:
+        return ""
+    low = "unbounded" if score.low is None else metric_value(score.metric, score.low)
+    high = "unbounded" if score.high is None else metric_value(score.metric, score.high)
+    return f"{confidence_text(score.confidence)} interval: {low} to {high}"
+
+
 def value_text(score: Score, baseline: float | None) -> str:
     """An objective's value and its distance to the baseline: `512.3 tok/s (+34 %)`."""
     shown = metric_value(score.metric, score.value)
@@ -171,7 +225,8 @@ def value_text(score: Score, baseline: float | None) -> str:
 
 def failure_text(failure: Failure) -> str:
     """A failure in one line: kind, stage, what happened."""
-    return f"{failure.kind.value.replace('_', ' ')} while {stage_name(failure.stage)}: {failure.detail}"
+    phase = "" if failure.phase is None else f" ({failure.phase.value.replace('_', ' ')})"
+    return f"{failure.kind.value.replace('_', ' ')}{phase} while {stage_name(failure.stage)}: {failure.detail}"
 
 
 def trial_seconds(trial: TrialRecord) -> float | None:

@@ -14,8 +14,10 @@ from optimizer.core.record import AttemptRecord, ParamValue, StageTiming, TrialR
 from optimizer.core.trial import TrialRole, TrialState
 from optimizer.host.files import make_folder
 from optimizer.host.processes import own_identity
-from optimizer.load.closed_loop import LoadProgress
+from optimizer.load.progress import LoadProgress
 from optimizer.storage import StudyStore, attempt_folder
+from optimizer.tuning.aim import Aim
+from optimizer.tuning.client_faults import more_processes
 from optimizer.tuning.gpu_pipeline import AttemptRunner
 from optimizer.tuning.observer import StudyObserver
 from optimizer.tuning.settings import ResolvedConfig, Settings
@@ -60,6 +62,9 @@ class TrialAttempts:
         pipeline: Makes an attempt.
         observer: Is told.
         start_limit_s: How long an engine may take to be ready; less once it is known how long the study's take.
+        tightest_limit_ms: Tells the tightest limit on a latency, as far as the limits are known by now.
+        aim: Tells what an attempt at a trial of some role has to find out, if it begins now; by default nothing, and
+            the load goes on for as long as the window must be.
     """
 
     def __init__(
@@ -72,6 +77,8 @@ class TrialAttempts:
         pipeline: AttemptRunner,
         observer: StudyObserver,
         start_limit_s: float,
+        tightest_limit_ms: Callable[[], float | None] = lambda: None,
+        aim: Callable[[TrialRole], Aim | None] = lambda role: None,
     ) -> None:
         self._store = store
         self._study = study
@@ -80,7 +87,10 @@ class TrialAttempts:
         self._pipeline = pipeline
         self._observer = observer
         self._configured_limit_s = start_limit_s
+        self._tightest_limit_ms = tightest_limit_ms
+        self._aim = aim
         self._host_faults_in_a_row = 0
+        self._processes = 1
 
     async def run(
         self, trial: TrialRecord, *, has_time: Callable[[], bool] = lambda: True
@@ -106,6 +116,9 @@ class TrialAttempts:
                 trial = replace(trial, notes=(*trial.notes, *outcome.notes))
                 self._store.put_trial(trial)
             failure = outcome.failure
+            if failure is not None:
+                # A host that needs them needs them for the trials that follow, too.
+                self._processes = more_processes(failure, self._processes)
             by_host = failure is not None and failure.blame is Blame.HOST
             self._host_faults_in_a_row = self._host_faults_in_a_row + 1 if by_host else 0
             if failure is None:
@@ -140,6 +153,9 @@ class TrialAttempts:
             study_seed=self._seed,
             content_seed=content_seed(self._seed, self._study, trial.number, number),
             start_limit_s=limit_s,
+            processes=self._processes,
+            tightest_limit_ms=self._tightest_limit_ms(),
+            aim=self._aim(trial.role),
         )
 
         def launched(argv: tuple[str, ...]) -> None:

@@ -14,7 +14,8 @@ from optimizer.core.failure import Failure, FailureKind
 from optimizer.core.trial import Stage
 from optimizer.host.files import write_json
 from optimizer.host.gpus import Gpu
-from optimizer.load.closed_loop import LoadProgress
+from optimizer.load.progress import LoadProgress
+from optimizer.metrics import GpuGauges
 from optimizer.tuning.gpu_account import CardAccount
 from optimizer.tuning.gpu_count import gpus_of
 from optimizer.tuning.gpu_hold import GpuHold, gpu_busy, visible
@@ -48,12 +49,21 @@ class GpuPipeline:
     Args:
         inner: Makes the attempt itself.
         hold: The study's cards.
-        watch_every_s: How often the cards are looked at while an engine is up.
+        gauges: Tells what the cards do while load runs; None leaves that out.
+        watch_every_s: How often the cards' memory is looked at while an engine is up.
     """
 
-    def __init__(self, inner: AttemptRunner, hold: GpuHold, *, watch_every_s: float = _WATCH_EVERY_S) -> None:
+    def __init__(
+        self,
+        inner: AttemptRunner,
+        hold: GpuHold,
+        *,
+        gauges: GpuGauges | None = None,
+        watch_every_s: float = _WATCH_EVERY_S,
+    ) -> None:
         self._inner = inner
         self._hold = hold
+        self._gauges = gauges
         self._watch_every_s = watch_every_s
 
     async def run(
@@ -79,9 +89,8 @@ class GpuPipeline:
         accounts = {look.gpu.uuid: CardAccount.of(look) for look in looks}
         config = replace(job.config, env={**job.config.env, **visible(gpus)})
         async with self._watching(gpus, accounts, clock):
-            outcome = await self._inner.run(
-                replace(job, config=config), clock, on_launch=on_launch, on_progress=on_progress
-            )
+            on_cards = replace(job, config=config, gpus=tuple(gpus), gauges=self._gauges)
+            outcome = await self._inner.run(on_cards, clock, on_launch=on_launch, on_progress=on_progress)
         return await self._settle(outcome, gpus, accounts, job.folder)
 
     async def _settle(

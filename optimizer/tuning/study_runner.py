@@ -3,36 +3,29 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from optimizer.core.confirmation import study_trials
-from optimizer.core.errors import HostError, InputError
+from optimizer.core.errors import InputError
 from optimizer.core.failure import FailureKind
 from optimizer.core.record import ParamValue, StudyRecord, TrialRecord
-from optimizer.core.scoring import Verdict
 from optimizer.core.trial import TrialRole, TrialState
 from optimizer.engine.memory import MemoryPrediction
 from optimizer.host.processes import is_alive
-from optimizer.metrics import summarize
-from optimizer.objectives import Limit, Objective, Slo, resolve_limits, score
+from optimizer.objectives import USUAL_RULES, Limit, Objective, Slo, VerdictRules, resolve_limits
 from optimizer.storage import StudyStore
 from optimizer.tuning.attempts import OutOfTime, TrialAttempts, Trouble, new_trial
+from optimizer.tuning.judging import host_error, judged
 from optimizer.tuning.observer import StudyObserver
 from optimizer.tuning.optuna_search import OptunaSearch
-from optimizer.tuning.prescreen import MemoryPrescreen, misfit_of, with_memory_facts
+from optimizer.tuning.prescreen import MemoryPrescreen, misfit_of
 from optimizer.tuning.settings import BASELINE_NUMBER, Settings, role_of
-from optimizer.tuning.trial_pipeline import AttemptOutcome
 
 Ended: TypeAlias = Literal["trials", "time_budget"]
 """Why a study's run ended in good order."""
 
-_STATE_OF_VERDICT = {
-    Verdict.FEASIBLE: TrialState.FEASIBLE,
-    Verdict.INFEASIBLE: TrialState.INFEASIBLE,
-    Verdict.UNDECIDED: TrialState.UNDECIDED,
-}
 _TIME_MARGIN = 1.15
 
 
@@ -64,6 +57,7 @@ class StudyRunner:
         slos: The limits, as the user stated them.
         observer: Is told.
         prescreen: Predicts the engines' memory; None where that cannot be done.
+        rules: How sure a verdict must be.
     """
 
     def __init__(
@@ -78,6 +72,7 @@ class StudyRunner:
         slos: tuple[Slo, ...],
         observer: StudyObserver,
         prescreen: MemoryPrescreen | None = None,
+        rules: VerdictRules = USUAL_RULES,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
@@ -89,6 +84,7 @@ class StudyRunner:
         self._slos = slos
         self._observer = observer
         self._prescreen = prescreen
+        self._rules = rules
         self._now_s = now_s
 
     async def run(self, budget: Budget) -> Ended:
@@ -162,11 +158,17 @@ class StudyRunner:
         try:
             result = await self._attempts.run(trial, has_time=has_time)
             if isinstance(result, Trouble):
-                raise _host_error(trial, result)
+                raise host_error(trial, result.failure, result.in_a_row)
             if isinstance(result, OutOfTime):
                 self._set_aside(trial)
                 return False
-            final = self._judge(*result, prediction)
+            final = judged(
+                *result,
+                objective=self._objective,
+                limits=lambda metrics: self._limits(metrics if role is TrialRole.BASELINE else None),
+                prediction=prediction,
+                rules=self._rules,
+            )
         except BaseException:
             self._set_aside(trial)
             raise
@@ -182,18 +184,9 @@ class StudyRunner:
         current = self._store.trial(self._study.name, trial.number) or trial
         self._store.put_trial(replace(current, state=TrialState.INTERRUPTED))
 
-    def _judge(self, trial: TrialRecord, outcome: AttemptOutcome, prediction: MemoryPrediction | None) -> TrialRecord:
-        if outcome.measurement is None:
-            return replace(trial, state=TrialState.FAILED, failure=outcome.failure)
-        metrics = summarize(with_memory_facts(outcome.measurement, outcome.startup, prediction))
-        limits = self._limits(metrics if trial.role is TrialRole.BASELINE else None)
-        scored = score(self._objective, limits, outcome.measurement, metrics)
-        notes = (*trial.notes, *outcome.measurement.engine.notes)
-        return replace(trial, state=_STATE_OF_VERDICT[scored.verdict], metrics=metrics, score=scored, notes=notes)
-
-    def _limits(self, own_metrics: dict[str, float | None] | None) -> tuple[Limit, ...]:
+    def _limits(self, own_metrics: Mapping[str, float | None] | None) -> tuple[Limit, ...]:
         if own_metrics is not None:
-            return resolve_limits(self._slos, own_metrics)
+            return resolve_limits(self._slos, own_metrics, of_baseline=True)
         baseline = self._store.trial(self._study.name, BASELINE_NUMBER)
         return resolve_limits(self._slos, baseline.metrics if baseline is not None else {})
 
@@ -231,13 +224,3 @@ def _launched_all_the_same(prediction: MemoryPrediction | None) -> tuple[str, ..
     """A note for a trial that was not drawn, or is tried again: the user's word counts for more than a prediction."""
     misfit = misfit_of(prediction)
     return () if misfit is None else (f"launched although it is not expected to start: {misfit.reason}",)
-
-
-def _host_error(trial: TrialRecord, trouble: Trouble) -> HostError:
-    failure = trouble.failure
-    times = "once" if trouble.in_a_row == 1 else f"{trouble.in_a_row} times in a row"
-    evidence = f" [{failure.evidence[0]}]" if failure.evidence else ""
-    return HostError(
-        f"trial {trial.number} met a fault of the host {times}; the last: {failure.detail}{evidence}",
-        hint="put the host right and run the same command: the study goes on with this trial",
-    )

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
 
 import aiohttp
 
@@ -16,20 +14,32 @@ from optimizer.core.failure import Blame, Failure, FailureKind
 from optimizer.core.measurement import LoadResult, Measurement
 from optimizer.core.trial import Stage
 from optimizer.engine.launch import EngineFailed, EngineLauncher, EngineProcess
+from optimizer.engine.vllm.compile_log import CompileWatch
 from optimizer.engine.vllm.startup_log import StartupFacts
+from optimizer.host.gpus import Gpu
 from optimizer.host.supervisor import StopReport
-from optimizer.load import LoadFailed, LoadProgress, RequestPlan, Workload, run_closed_loop, warm_up, write_samples
-from optimizer.metrics import EngineScraper, HostUsageMonitor
+from optimizer.host.tasks import to_its_end, unless
+from optimizer.load import LoadFailed, RequestPlan, Workload, write_samples
+from optimizer.load.completion import RequestTrace
+from optimizer.load.driver import run_load
+from optimizer.load.failure import ClientSpoiled
+from optimizer.load.progress import LoadProgress
+from optimizer.load.result import partial_result
+from optimizer.load.tokenizer import ModelTokenizer
+from optimizer.load.warm_up import warm_up
+from optimizer.metrics import GpuGauges, Telemetry
+from optimizer.tuning.aim import Aim
+from optimizer.tuning.client_faults import check_client, client_failure
+from optimizer.tuning.decision import StopDecision
+from optimizer.tuning.liveness import HANG_S, TokenWatch
+from optimizer.tuning.observation import observation_notes, whole_flag
 from optimizer.tuning.stage_clock import StageClock
 
 ENGINE_LOG = "engine.log"
 REQUEST_SAMPLES = "requests.csv.gz"
-_END_SEEN_S = 6.0
-"""vLLM's API server looks every 5 s whether its EngineCore lives, and leaves when it does not."""
+SERIES = "series.csv.gz"
 _MEMORY_TOLERANCE = 0.08
 """A virtual machine's memory was seen to grow by 6 % during one start; the record holds the pool as it came."""
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +54,12 @@ class TrialJob:
         study_seed: Lengths and order of the requests: the same for every trial of the study.
         content_seed: Token content: another one for each attempt, so that no run feeds another's prefix cache.
         start_limit_s: How long the engine may take to be ready.
+        processes: How many load processes send the requests; 1 is this one alone.
+        tightest_limit_ms: Of the limits on latencies; a client that is late by a share of it spoils the run. None where
+            there is no limit, or none is known yet.
+        aim: What the load has to find out; None measures the shortest window that the workload allows.
+        gpus: The engine's cards, where NVML knows them.
+        gauges: NVML, to watch them with.
     """
 
     marker: str
@@ -53,6 +69,11 @@ class TrialJob:
     study_seed: int
     content_seed: int
     start_limit_s: float
+    processes: int = 1
+    tightest_limit_ms: float | None = None
+    aim: Aim | None = None
+    gpus: tuple[Gpu, ...] = ()
+    gauges: GpuGauges | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,6 +84,7 @@ class AttemptOutcome:
         argv: How the engine was started; empty when it was not.
         startup: What the engine's log told of its memory, once it was ready.
         stop: How the engine went; None when it never came to life.
+        notes: Remarks for a person.
     """
 
     measurement: Measurement | None = None
@@ -70,6 +92,7 @@ class AttemptOutcome:
     argv: tuple[str, ...] = ()
     startup: StartupFacts | None = None
     stop: StopReport | None = None
+    notes: tuple[str, ...] = ()
 
 
 class TrialPipeline:
@@ -78,11 +101,28 @@ class TrialPipeline:
     Args:
         launcher: Starts the engine.
         workload: What it is loaded with.
+        survivors_fail_once: Processes that cannot be ended fail the attempt that left them, and no later one: what
+            they hold, a GPU, is used no more. On the CPU they go on holding the memory that every engine needs.
+        hang_s: An engine that yields no token for so long under load hangs; one that starts may neither log nor
+            compute for twice as long.
+        tokenizer: The model's, where the workload needs one.
     """
 
-    def __init__(self, launcher: EngineLauncher, workload: Workload) -> None:
+    def __init__(
+        self,
+        launcher: EngineLauncher,
+        workload: Workload,
+        *,
+        survivors_fail_once: bool = False,
+        hang_s: float = HANG_S,
+        tokenizer: ModelTokenizer | None = None,
+    ) -> None:
         self._launcher = launcher
         self._workload = workload
+        self._survivors_fail_once = survivors_fail_once
+        self._hang_s = hang_s
+        self._tokenizer = tokenizer
+        self._known_survivors: frozenset[int] = frozenset()
 
     async def run(
         self,
@@ -106,71 +146,140 @@ class TrialPipeline:
         """
         clock.enter(Stage.LAUNCHING)
         launch = self._launcher.launch(job.config, log=job.folder / ENGINE_LOG, marker=job.marker)
-        engine, cancelled = await _to_its_end(launch)
+        engine, cancelled = await to_its_end(launch)
         measurement, failure, startup = None, None, None
         try:
             if cancelled is not None:
                 raise cancelled
             on_launch(engine.argv)
-            startup = await engine.wait_ready(limit_s=job.start_limit_s)
+            startup = await engine.wait_ready(limit_s=job.start_limit_s, stall_s=2.0 * self._hang_s)
             _check_memory(startup, job.expected_memory_gib)
             measurement = await self._load(engine, job, clock, on_progress)
         except EngineFailed as trouble:
             failure = trouble.failure
         except LoadFailed as trouble:
-            failure = await _load_failure(engine, trouble, clock.stage)
+            failure = await self._load_failure(engine, trouble, clock.stage)
+        except ClientSpoiled as trouble:
+            failure = client_failure(trouble, clock.stage)
         finally:
-            stop = await _stop(engine, clock)
+            stop = self._new_survivors(await _stop(engine, clock))
         if stop.left:
             measurement, failure = None, _survivors(stop)
         return AttemptOutcome(measurement, failure, engine.argv, startup, stop)
 
+    def _new_survivors(self, stop: StopReport) -> StopReport:
+        """The report without what an earlier attempt left, where that one alone answers for it."""
+        if not self._survivors_fail_once:
+            return stop
+        known, self._known_survivors = self._known_survivors, frozenset(stop.left)
+        return replace(stop, left=tuple(pid for pid in stop.left if pid not in known))
+
     async def _load(
         self, engine: EngineProcess, job: TrialJob, clock: StageClock, on_progress: Callable[[LoadProgress], None]
     ) -> Measurement:
-        plan = RequestPlan(self._workload, job.study_seed, job.content_seed, engine.endpoint.vocab_size)
+        plan = RequestPlan(
+            self._workload,
+            job.study_seed,
+            job.content_seed,
+            engine.endpoint.vocab_size,
+            max_model_len=whole_flag(job.config, "max-model-len"),
+            tokenizer=self._tokenizer,
+        )
+        watch = TokenWatch(engine, hang_s=self._hang_s)
         clock.enter(Stage.WARMING_UP)
-        notes = await engine.unless_it_ends(self._warm_up(engine, plan), Stage.WARMING_UP)
+        traces: list[RequestTrace] = []
+        work = unless(watch.until_stuck(Stage.WARMING_UP, traces), self._warm_up(engine, plan, traces))
+        notes = await engine.unless_it_ends(work, Stage.WARMING_UP)
         clock.enter(Stage.MEASURING)
-        measurement = await engine.unless_it_ends(self._measure(engine, plan, on_progress), Stage.MEASURING)
+        measurement = await self._measure_watched(engine, plan, watch, job, on_progress)
         _keep_samples(job.folder / REQUEST_SAMPLES, measurement.load)
         if not measurement.load.ok.any():
             raise LoadFailed("no request in the measuring window succeeded", _error_lines(measurement.load))
         if not measurement.load.ok.all():
-            await _raise_if_dead(engine, Stage.MEASURING)
+            await self._raise_if_gone(engine, Stage.MEASURING)
+        check_client(measurement.load, job.tightest_limit_ms, job.aim)
+        notes += observation_notes(measurement, job.config, self._workload, job.study_seed)
         return replace(measurement, engine=replace(measurement.engine, notes=(*notes, *measurement.engine.notes)))
 
-    async def _warm_up(self, engine: EngineProcess, plan: RequestPlan) -> tuple[str, ...]:
+    async def _measure_watched(
+        self,
+        engine: EngineProcess,
+        plan: RequestPlan,
+        watch: TokenWatch,
+        job: TrialJob,
+        on_progress: Callable[[LoadProgress], None],
+    ) -> Measurement:
+        """Measure; of an engine that hangs or ends meanwhile the requests so far are kept, as evidence alone."""
+        traces: list[RequestTrace] = []
+        work = unless(watch.until_stuck(Stage.MEASURING, traces), self._measure(engine, plan, traces, job, on_progress))
+        try:
+            return await engine.unless_it_ends(work, Stage.MEASURING)
+        except EngineFailed:
+            _keep_samples(job.folder / REQUEST_SAMPLES, partial_result(traces))
+            raise
+
+    async def _warm_up(self, engine: EngineProcess, plan: RequestPlan, traces: list[RequestTrace]) -> tuple[str, ...]:
         reset = await engine.reset_prefix_cache()
-        await warm_up(engine.endpoint, self._workload, plan)
+        await warm_up(engine.endpoint, self._workload, plan, traces=traces)
         return () if reset else ("the prefix cache could not be reset; the engine was fresh",)
 
     async def _measure(
-        self, engine: EngineProcess, plan: RequestPlan, on_progress: Callable[[LoadProgress], None]
+        self,
+        engine: EngineProcess,
+        plan: RequestPlan,
+        traces: list[RequestTrace],
+        job: TrialJob,
+        on_progress: Callable[[LoadProgress], None],
     ) -> Measurement:
+        stop_when = None if job.aim is None else StopDecision(job.aim)
         async with (
             aiohttp.ClientSession() as session,
-            EngineScraper(engine.endpoint, session) as scraper,
-            HostUsageMonitor(lambda: (engine.pid,)) as host,
+            Telemetry(
+                engine.endpoint, session, engine_pids=lambda: (engine.pid,), gauges=job.gauges, gpus=job.gpus
+            ) as telemetry,
         ):
-
-            def opened() -> None:
-                scraper.mark_start()
-                host.mark_start()
-
-            def closed() -> None:
-                scraper.mark_end()
-                host.mark_end()
-
-            load = await run_closed_loop(
+            load = await run_load(
                 engine.endpoint,
                 self._workload,
                 plan,
+                stop_when=stop_when,
                 on_progress=on_progress,
-                on_window_open=opened,
-                on_window_close=closed,
+                on_window_open=telemetry.mark_start,
+                on_window_close=telemetry.mark_end,
+                warm_up_extended=CompileWatch(engine.log).compiled,
+                traces=traces,
+                processes=job.processes,
             )
-        return Measurement(load=load, engine=scraper.result(), host=host.result())
+        seen = telemetry.result()
+        _keep(job.folder / SERIES, telemetry.write)
+        return Measurement(load=load, engine=seen.engine, host=seen.host, gpu=seen.gpu)
+
+    async def _load_failure(self, engine: EngineProcess, trouble: LoadFailed, stage: Stage) -> Failure:
+        try:
+            await self._raise_if_gone(engine, stage)
+        except EngineFailed as ended:
+            return ended.failure
+        return Failure(
+            kind=FailureKind.ERROR_RATE,
+            stage=stage,
+            blame=Blame.CONFIG,
+            detail=trouble.message,
+            evidence=trouble.evidence,
+            retryable=True,
+        )
+
+    async def _raise_if_gone(self, engine: EngineProcess, stage: Stage) -> None:
+        """After requests failed: an engine that died or hangs explains it better than its clients do.
+
+        Raises:
+            EngineFailed: It has ended, does so now, or does not answer one small completion.
+        """
+        await engine.raise_if_dead(stage)
+        try:
+            await engine.prove(stage, limit_s=self._hang_s)
+        except EngineFailed as trouble:
+            if trouble.failure.kind is not FailureKind.ERROR_RATE:
+                raise
 
 
 async def _stop(engine: EngineProcess, clock: StageClock) -> StopReport:
@@ -178,32 +287,21 @@ async def _stop(engine: EngineProcess, clock: StageClock) -> StopReport:
     try:
         clock.enter(Stage.STOPPING)
     finally:
-        report, cancelled = await _to_its_end(engine.stop())
+        report, cancelled = await to_its_end(engine.stop())
     clock.end()
     if cancelled is not None:
         raise cancelled
     return report
 
 
-async def _to_its_end(work: Coroutine[Any, Any, T]) -> tuple[T, asyncio.CancelledError | None]:
-    """Await work that must not be cut short and is bounded by itself: launching an engine, stopping it.
-
-    Returns:
-        Its result, and the cancellation that came meanwhile, for the caller to raise once it has tidied up.
-    """
-    task = asyncio.create_task(work)
-    cancelled: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.shield(task)
-        except asyncio.CancelledError as error:
-            cancelled = error
-    return task.result(), cancelled
-
-
 def _keep_samples(path: Path, load: LoadResult) -> None:
+    _keep(path, lambda to: write_samples(to, load))
+
+
+def _keep(path: Path, write: Callable[[Path], None]) -> None:
+    """Raises HostError when the disk is full or the folder is gone."""
     try:
-        write_samples(path, load)
+        write(path)
     except OSError as error:
         raise HostError(
             f"cannot write {path}: {error.strerror}",
@@ -229,31 +327,6 @@ def _check_memory(startup: StartupFacts, expected_gib: float | None) -> None:
             "this host's total changed meanwhile",
             retryable=True,
         )
-    )
-
-
-async def _raise_if_dead(engine: EngineProcess, stage: Stage) -> None:
-    """After requests failed: an engine that died under them explains it better than its clients do.
-
-    Raises:
-        EngineFailed: It has ended, or does so now.
-    """
-    if not await engine.is_healthy():
-        await engine.unless_it_ends(asyncio.sleep(_END_SEEN_S), stage)
-
-
-async def _load_failure(engine: EngineProcess, trouble: LoadFailed, stage: Stage) -> Failure:
-    try:
-        await _raise_if_dead(engine, stage)
-    except EngineFailed as ended:
-        return ended.failure
-    return Failure(
-        kind=FailureKind.ERROR_RATE,
-        stage=stage,
-        blame=Blame.CONFIG,
-        detail=trouble.message,
-        evidence=trouble.evidence,
-        retryable=True,
     )
 
 

@@ -32,11 +32,11 @@ CAUSED_BY_REMAINS = ("port_taken", "gpu_busy", "kv_cache_too_small", "out_of_mem
 
 
 def write_space(folder: Path, project_root: Path) -> None:
-    """The built-in space with the shortest window, and a limit that no trial misses."""
+    """The built-in space with the shortest window, and a limit that no trial misses and few requests decide."""
     space = yaml.safe_load((project_root / "search_spaces" / "builtin" / "tiny-cpu.yaml").read_text())
     space["name"] = "soak"
     space["workload"]["window"] = {"min_s": 4, "max_s": 60, "min_requests": 100}
-    space["slos"] = ["p99_e2e_ms=600000"]
+    space["slos"] = ["p50_e2e_ms=600000"]
     (folder / "soak.yaml").write_text(yaml.safe_dump(space, sort_keys=False))
 
 

@@ -92,8 +92,8 @@ def prior(device: Device, *, weights_sd: float, experts: bool) -> tuple[Coeffici
             Coefficients(weights=1.0, base=0.66, activation=1.0, logits=6.0, capture=0.3, ngram=0.065),
             Coefficients(weights=weights_sd, base=0.15, activation=0.4, logits=3.0, capture=0.2, ngram=0.02),
         )
-    # Seen on an H200 with a 14B model (tests/data/h200): 1.7 GiB besides weights at 2,048 tokens and 32 sequences, 2.0 at
-    # 16,384 and 1,024, so most of it does not grow with the step; wide, since one model on one card is all that was seen.
+    # Seen on an H200 with a 14B model (tests/data/h200): 1.7 GiB besides weights at 2,048 tokens and 32 sequences, 2.0
+    # at 16,384 and 1,024, so most of it does not grow with the step; wide, since one model on one card was seen.
     # Whether graphs are charged depends on release and model runner.
     return (
         Coefficients(weights=1.0, base=1.1, activation=0.5, logits=3.0, capture=0.5, ngram=0.0),

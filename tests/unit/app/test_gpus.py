@@ -183,7 +183,7 @@ def engines(monkeypatch) -> Engines:
     engines = Engines()
     monkeypatch.setattr("optimizer.app.run_study.choose_engine", lambda kind, python: vllm())
     monkeypatch.setattr("optimizer.app.run_study.checked_config", lambda request, engine, notice: study_config(request))
-    monkeypatch.setattr("optimizer.app.run_study.start_launcher", engines.start_launcher)
+    monkeypatch.setattr("optimizer.app.session.start_launcher", engines.start_launcher)
     monkeypatch.setattr("optimizer.app.run_study.TrialPipeline", lambda launcher, workload, **_: engines)
     return engines
 

@@ -50,10 +50,12 @@ def test_no_more_proposals_than_trials():
 
 
 def test_the_study_in_words():
-    plan = plan_study(RunRequest(space="tiny-cpu", trials=10, slos=("p99_ttft_ms=250",), objective="p99_e2e"))
+    plan = plan_study(
+        RunRequest(space="tiny-cpu", trials=10, slos=("p99_ttft_ms=250",), objective="request_throughput")
+    )
     assert (plan.space_name, plan.study, plan.trials) == ("tiny-cpu", "tiny-cpu", 10)
     assert ("max-num-seqs", "4..128 (log)") in plan.parameters
-    assert plan.objective == "lowest p99_e2e_ms"
+    assert plan.objective == "highest requests_per_s"
     assert plan.slos == ("p99_ttft_ms<=250",)
     assert plan.time.trials == 10
     assert plan.time.total.low_s == 10 * plan.time.trial.low_s > 0

@@ -33,14 +33,14 @@ def test_options_replace_what_the_space_says(tmp_path):
         study="mine",
         trials=5,
         seed=7,
-        objective="p99_ttft",
+        objective="goodput",
         slos=("p99_e2e_ms=800", "p99_tpot_ms=50"),
         baseline="vllm serve tiny-kv --max-num-seqs 32",
         set_flags=("block-size=16",),
         engine="simulated",
     )
     assert (config.study, config.trials, config.seed, config.engine.kind) == ("mine", 5, 7, "simulated")
-    assert (config.objective.metric, config.objective.maximise) == ("p99_ttft_ms", False)
+    assert (config.objective.metric, config.objective.maximise) == ("goodput_requests_per_s", True)
     assert [slo.name for slo in config.slos] == ["p99_e2e_ms", "p99_tpot_ms"]
     assert config.baseline.flags == {"max-num-seqs": 32}
     assert config.fixed_flags["block-size"] == 16

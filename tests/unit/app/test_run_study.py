@@ -132,7 +132,7 @@ def test_a_study_runs_and_says_how_it_ended(engines, request_of, watcher, tmp_pa
     assert outcome.record_folder == tmp_path / "tiny-cpu"
     assert outcome.storage_display == f"sqlite:///{tmp_path}/s.db"
     assert outcome.study.identity["engine_version"] == "1"
-    assert outcome.study.identity["measurement_protocol"] == 2
+    assert outcome.study.identity["measurement_protocol"] == 3
     assert outcome.study.objective == "output_tokens_per_s"
     assert (engines.closed, engines.up) == (1, 0)
     assert engines.markers == ["tiny-cpu/0/1", "tiny-cpu/1/1", "tiny-cpu/2/1"]
@@ -156,9 +156,9 @@ def test_a_spent_time_budget_ends_well(engines, request_of, watcher):
     ("changed", "line"),
     [
         ({"seed": 1}, "seed: 0 -> 1"),
-        ({"slos": ("p99_e2e_ms=800",)}, 'slos: ["p99_e2e<=1x"] -> ["p99_e2e_ms<=800"]'),
+        ({"slos": ("p99_e2e_ms=800",)}, 'slos: ["p95_e2e<=1x"] -> ["p99_e2e_ms<=800"]'),
         ({"set_flags": ("block-size=16",)}, "engine.flags.block-size: (absent) -> 16"),
-        ({"objective": "p99_ttft"}, 'objective: "throughput" -> "p99_ttft"'),
+        ({"objective": "goodput"}, 'objective: "throughput" -> "goodput"'),
     ],
 )
 def test_a_changed_configuration_is_refused_with_the_difference(engines, request_of, watcher, changed, line):

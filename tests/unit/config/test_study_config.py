@@ -26,7 +26,7 @@ def tiny():
 def test_the_space_alone_is_enough(tiny):
     config = build_study_config(tiny)
     assert (config.study, config.trials, config.seed) == ("tiny-cpu", tiny.trials, 0)
-    assert [str(slo) for slo in config.slos] == ["p99_e2e<=1x"]
+    assert [str(slo) for slo in config.slos] == ["p95_e2e<=1x"]
     assert config.objective.name == "throughput"
     assert config.model.name == "tiny-kv"
     assert config.notes == ()
@@ -196,7 +196,7 @@ def test_the_identity_survives_json_and_shows_each_change_on_a_line(tiny):
         "parameters.max-num-seqs.high: 128 -> 64",
         'parameters.block-size: {"choices": [32, 64, 128], "default": 128, "kind": "choice"} -> (absent)',
         'engine.flags.dtype: "float32" -> "half"',
-        'slos: ["p99_e2e<=1x"] -> []',
+        'slos: ["p95_e2e<=1x"] -> []',
     ]
 
 

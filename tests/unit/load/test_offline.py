@@ -27,7 +27,7 @@ async def test_every_request_is_under_way_at_once_and_the_last_ends_the_window(
             on_window_close=lambda: marks.append("close"),
         )
     assert engine.most_under_way == 60
-    assert (len(load.errors), load.ok.all(), load.window_requests) == (60, True, 60)
+    assert (len(load.errors), bool(load.ok.all()), load.window_requests) == (60, True, 60)
     assert load.window_output_tokens == 60 * 5, "the last token counts"
     assert load.window_s == pytest.approx(float(load.last_token_s.max() - load.window_start_s), abs=0.2)
     assert (load.scheduled_s == load.window_start_s).all(), "latency counts from the start of the batch"

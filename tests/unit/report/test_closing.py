@@ -70,7 +70,7 @@ def test_how_trials_ended_is_counted_with_causes(sample):
 def test_a_best_baseline_is_said_plainly(sample, console, make_closing, printed):
     print_closing(console, make_closing(sample.study, [sample.trials[0], sample.trials[3]]))
     text = flat(printed(console))
-    assert "Nothing better than the baseline was found" in text
+    assert "Nothing better than the baseline was shown to meet the limits" in text
     assert "best = baseline #0" in text
     assert "not yet confirmed" not in text
 

@@ -4,6 +4,7 @@ import json
 import math
 from dataclasses import replace
 
+from optimizer.metrics import Bound, BoundKind
 from optimizer.report.json_view import export_view, study_list, study_view
 from optimizer.report.trial_json import trial_detail
 
@@ -85,6 +86,13 @@ def test_one_trial_in_full(sample):
     }  # fmt: skip
     limit = strict(trial_detail(sample.trials[3]))["score"]["limits"][0]
     assert (limit["name"], limit["verdict"], limit["high"]) == ("p99_e2e_ms", "infeasible", None)
+
+
+def test_what_bound_a_run_is_told_by_its_name(sample):
+    note = Bound(BoundKind.API_SERVER, "its busiest thread used 0.97 of a core").note
+    trial = replace(sample.trials[2], notes=(*sample.trials[2].notes, note))
+    assert strict(trial_detail(trial))["bound_by"] == "api_server"
+    assert strict(trial_detail(sample.trials[2]))["bound_by"] is None
 
 
 def test_no_number_in_a_record_makes_bad_json(sample):

@@ -18,7 +18,7 @@ from optimizer.core.failure import Blame, Failure, FailureKind
 from optimizer.core.measurement import EngineMetrics, HostUsage, LoadResult, Measurement
 from optimizer.core.record import ParamValue, StudyRecord, TrialRecord
 from optimizer.core.trial import Stage
-from optimizer.load.closed_loop import LoadProgress
+from optimizer.load.progress import LoadProgress
 from optimizer.objectives import OBJECTIVES, parse_slo
 from optimizer.search_spaces import BoolParameter, ChoiceParameter, FloatParameter, IntParameter, SearchSpace
 from optimizer.storage import StudyStore, open_store
@@ -65,8 +65,8 @@ class PlainResolver:
         return self.space.params_from_flags(self.baseline, device_memory_bytes=device_memory_bytes)
 
 
-def make_measurement(tokens_per_s: float = 100.0, e2e_ms: float = 500.0, n: int = 200) -> Measurement:
-    """A window of 10 s in which every request took the same time."""
+def make_measurement(tokens_per_s: float = 100.0, e2e_ms: float = 500.0, n: int = 4000) -> Measurement:
+    """A window of 10 s in which every request took the same time, and enough of them for the verdict on a P99."""
     scheduled_s = np.linspace(0.0, 9.0, n)
     load = LoadResult(
         window_start_s=0.0,
@@ -208,7 +208,7 @@ class StudyBench:
 
     async def run(self, trials: int, *, time_s: float | None = None, first_trial_s: float = 1.0) -> Ended:
         now_s = self.now_s
-        clock = {} if now_s is None else {"now_s": lambda: next(now_s)}
+        clock: dict[str, Any] = {} if now_s is None else {"now_s": lambda: next(now_s)}
         with self.search() as search:
             runner = StudyRunner(
                 self.store,

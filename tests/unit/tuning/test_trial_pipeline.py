@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+import csv
+import gzip
+import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from optimizer.core.endpoint import EngineEndpoint
 from optimizer.core.engine_config import EngineConfig
 from optimizer.core.errors import HostError
 from optimizer.core.failure import Blame, Failure, FailureKind
-from optimizer.core.record import ProcessIdentity
 from optimizer.core.trial import Stage
+from optimizer.engine import launch
 from optimizer.engine.launch import EngineFailed, EngineLauncher, EngineProcess
 from optimizer.engine.vllm.startup_log import StartupFacts
-from optimizer.host.supervisor import StopReport, SupervisedProcess
+from optimizer.host.supervisor import StopReport
 from optimizer.load import LoadFailed, Workload
+from optimizer.load.completion import RequestTrace
 from optimizer.tuning import trial_pipeline
 from optimizer.tuning.stage_clock import StageClock
 from optimizer.tuning.trial_pipeline import AttemptOutcome, TrialJob, TrialPipeline
+from tests.unit.tuning.fake_process import FakeProcess
 
 GONE = StopReport(exit_code=0, term_s=0.1, killed=(), left=())
 WORKLOAD = Workload.model_validate(
@@ -34,14 +41,6 @@ WORKLOAD = Workload.model_validate(
         "window": {"min_s": 0.1, "max_s": 0.2, "min_requests": 1},
     }
 )
-
-
-class FakeProcess(SupervisedProcess):
-    """A process without one behind it: ends when told, and is stopped by `stop`."""
-
-    def __init__(self) -> None:
-        self.identity = ProcessIdentity("here", "boot", 1, 1)
-        self.exited = asyncio.get_running_loop().create_future()
 
 
 class FakeEngine(EngineProcess):
@@ -57,7 +56,7 @@ class FakeEngine(EngineProcess):
     def ends(self, exit_code: int = 1) -> None:
         self._process.exited.set_result(exit_code)
 
-    async def wait_ready(self, *, limit_s: float) -> StartupFacts:
+    async def wait_ready(self, *, limit_s: float, stall_s: float = 60.0) -> StartupFacts:
         await self.script.reach("ready")
         return self.script.facts
 
@@ -82,6 +81,8 @@ class Script:
     halts: set[str] = field(default_factory=set)
     reached: dict[str, asyncio.Event] = field(default_factory=dict)
     engines: list[FakeEngine] = field(default_factory=list)
+    traces: list[RequestTrace] = field(default_factory=list)
+    processes: int = 0
 
     async def reach(self, step: str) -> None:
         self.event(step).set()
@@ -123,18 +124,21 @@ def script(measurement, monkeypatch) -> Script:
     """A good attempt, unless a test changes it; warm-up and load are steps of it."""
     script = Script(measurement=measurement())
 
-    async def warm_up(endpoint, workload, plan):
+    async def warm_up(endpoint, workload, plan, *, traces):
+        traces.extend(script.traces)
         await script.reach("warm_up")
         return 2
 
-    async def run_closed_loop(endpoint, workload, plan, *, on_progress, on_window_open, on_window_close):
+    async def run_load(endpoint, workload, plan, *, on_window_open, on_window_close, traces, processes, **others):
+        script.processes = processes
+        traces.extend(script.traces)
         on_window_open()
         await script.reach("load")
         on_window_close()
         return script.measurement.load
 
     monkeypatch.setattr(trial_pipeline, "warm_up", warm_up)
-    monkeypatch.setattr(trial_pipeline, "run_closed_loop", run_closed_loop)
+    monkeypatch.setattr(trial_pipeline, "run_load", run_load)
     return script
 
 
@@ -151,13 +155,14 @@ class Attempt:
     job: TrialJob
     stages: list[str] = field(default_factory=list)
     argv: list[tuple[str, ...]] = field(default_factory=list)
+    hang_s: float = 30.0
     clock: StageClock = field(init=False)
 
     def __post_init__(self) -> None:
         self.clock = StageClock(lambda timings: self.stages.append(timings[-1].stage.value))
 
     async def run(self) -> AttemptOutcome:
-        pipeline = TrialPipeline(FakeLauncher(self.script), WORKLOAD)
+        pipeline = TrialPipeline(FakeLauncher(self.script), WORKLOAD, hang_s=self.hang_s)
         return await pipeline.run(self.job, self.clock, on_launch=self.argv.append, on_progress=lambda progress: None)
 
 
@@ -291,7 +296,7 @@ async def test_a_load_that_breaks_off_is_explained_by_the_end_of_the_engine(atte
 
 
 async def test_a_load_that_breaks_off_on_a_living_engine_is_an_error_rate(attempt, script, monkeypatch):
-    monkeypatch.setattr(trial_pipeline, "_END_SEEN_S", 0.01)
+    monkeypatch.setattr(launch, "_END_SEEN_S", 0.01)
     script.at["load"] = raises(LoadFailed("20 requests failed", ("20 x HTTP 500",)))
     outcome = await attempt.run()
     assert outcome.failure == Failure(
@@ -300,13 +305,74 @@ async def test_a_load_that_breaks_off_on_a_living_engine_is_an_error_rate(attemp
 
 
 async def test_a_window_without_a_success_is_an_error_rate_and_its_samples_are_kept(attempt, script, job, monkeypatch):
-    monkeypatch.setattr(trial_pipeline, "_END_SEEN_S", 0.01)
+    monkeypatch.setattr(launch, "_END_SEEN_S", 0.01)
     load = script.measurement.load
     script.measurement = replace(script.measurement, load=replace(load, errors=("HTTP 500",) * len(load.errors)))
     outcome = await attempt.run()
     assert (outcome.failure.kind, outcome.failure.evidence) == (FailureKind.ERROR_RATE, ("HTTP 500",))
     assert outcome.measurement is None
     assert (job.folder / "requests.csv.gz").exists()
+
+
+def running(tokens: int) -> RequestTrace:
+    """A request that got some tokens and waits for more."""
+    now_s = time.monotonic()
+    trace = RequestTrace(now_s, 4, 100, sent_s=now_s)
+    for _ in range(tokens):
+        trace.arrivals.append((now_s, 1))
+    return trace
+
+
+@pytest.mark.parametrize(("step", "stage"), [("warm_up", Stage.WARMING_UP), ("load", Stage.MEASURING)])
+async def test_a_load_without_progress_is_a_hang(attempt, script, monkeypatch, step, stage):
+    monkeypatch.setattr(launch, "_END_SEEN_S", 0.01)
+    attempt.hang_s = 0.1
+    script.halts.add(step)
+    script.traces = [running(0)]
+    outcome = await attempt.run()
+    assert (outcome.failure.kind, outcome.failure.stage) == (FailureKind.ENGINE_HANG, stage)
+    assert (outcome.failure.blame, outcome.failure.retryable) == (Blame.CONFIG, True)
+    assert outcome.measurement is None
+    assert script.engine.stopped == 1
+
+
+async def test_what_a_hung_engine_had_answered_is_kept_as_evidence_and_is_no_measurement(
+    attempt, script, job, monkeypatch
+):
+    monkeypatch.setattr(launch, "_END_SEEN_S", 0.01)
+    attempt.hang_s = 0.1
+    script.halts.add("load")
+    script.traces = [running(3), running(0)]
+    outcome = await attempt.run()
+    assert outcome.failure.kind is FailureKind.ENGINE_HANG
+    assert outcome.measurement is None
+    rows = list(csv.DictReader(gzip.decompress((job.folder / "requests.csv.gz").read_bytes()).decode().splitlines()))
+    assert [(row["output_tokens"], row["error"]) for row in rows] == [("3", "unfinished"), ("0", "unfinished")]
+
+
+async def test_a_load_that_gave_up_on_an_engine_that_answers_nothing_more_is_a_hang(attempt, script):
+    """A window shorter than the standstill that is a hang ends first, with nothing but unfinished requests."""
+
+    async def silent(_request: web.Request) -> web.Response:
+        await asyncio.Event().wait()
+        return web.Response()
+
+    async def health(_request: web.Request) -> web.Response:
+        return web.Response()
+
+    app = web.Application()
+    app.add_routes([web.get("/health", health), web.post("/v1/completions", silent)])
+    async with TestServer(app, handler_cancellation=True) as server:
+
+        def gives_up() -> None:
+            script.engine.endpoint = EngineEndpoint(str(server.make_url("")).rstrip("/"), "nonce")
+            raise LoadFailed("none of 4 warm-up requests succeeded", ("4 x unfinished",))
+
+        attempt.hang_s = 0.2
+        script.at["warm_up"] = gives_up
+        outcome = await attempt.run()
+    assert (outcome.failure.kind, outcome.failure.stage) == (FailureKind.ENGINE_HANG, Stage.WARMING_UP)
+    assert "one completion of two tokens was not answered" in outcome.failure.detail
 
 
 @pytest.mark.parametrize("broken", [False, True])
@@ -319,6 +385,23 @@ async def test_survivors_are_the_hosts_fault_whatever_else_happened(attempt, scr
     assert (outcome.failure.kind, outcome.failure.blame) == (FailureKind.HOST_FAULT, Blame.HOST)
     assert outcome.failure.retryable
     assert "17, 18" in outcome.failure.detail
+
+
+@pytest.mark.parametrize("fail_once", [True, False])
+async def test_where_their_card_is_used_no_more_survivors_fail_only_the_attempt_that_left_them(script, job, fail_once):
+    pipeline = TrialPipeline(FakeLauncher(script), WORKLOAD, survivors_fail_once=fail_once)
+
+    async def left_by_attempt(*pids: int) -> tuple[int, ...]:
+        script.report = replace(GONE, left=pids)
+        clock = StageClock(lambda timings: None)
+        outcome = await pipeline.run(job, clock, on_launch=lambda argv: None, on_progress=lambda progress: None)
+        assert (outcome.measurement is None) is bool(outcome.stop.left)
+        return outcome.stop.left
+
+    assert await left_by_attempt(17) == (17,)
+    assert await left_by_attempt(17) == (() if fail_once else (17,))
+    assert await left_by_attempt(17, 18) == ((18,) if fail_once else (17, 18))
+    assert await left_by_attempt() == ()
 
 
 @pytest.mark.parametrize(
