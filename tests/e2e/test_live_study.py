@@ -184,11 +184,19 @@ def free_port() -> int:
 
 
 def test_a_real_crash_is_told_by_its_cause(told, driver):
-    crashed = driver.run(*RUN, "--study", "crash", "--set", "num-gpu-blocks-override=4", limit_s=START_LIMIT_S)
+    crashed = driver.run(*RUN, "--study", "crash", "--set", "block-size=16", limit_s=START_LIMIT_S)
     assert crashed.exit_code == 2, crashed.said
-    assert "the baseline failed (kv_cache_too_small" in crashed.err
+    assert "the baseline failed (invalid_combination" in crashed.err
     (trial,) = driver.json("status", "--study", "crash", "--json")["trials"]
     failure = trial["failure"]
-    assert (failure["kind"], failure["stage"], failure["blame"]) == ("kv_cache_too_small", "launching", "config")
-    assert any("KV cache is needed" in line for line in failure["evidence"]), failure
+    assert (failure["kind"], failure["stage"], failure["blame"]) == ("invalid_combination", "launching", "config")
+    assert any("No common block size for 16" in line for line in failure["evidence"]), failure
+    assert not driver.left()
+
+
+def test_a_space_of_which_nothing_fits_launches_nothing(told, driver):
+    refused = driver.run(*RUN, "--study", "tight", "--set", "num-gpu-blocks-override=4")
+    assert refused.exit_code == 2, refused.said
+    assert "nothing in the space can start" in refused.err
+    assert "is smaller than one request" in refused.err
     assert not driver.left()
