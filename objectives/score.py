@@ -103,7 +103,7 @@ def _check_percentile(
     verdict = state.verdict
     if limit.own:
         verdict = Verdict.FEASIBLE if _holds(observed, limit.limit_ms) else Verdict.INFEASIBLE
-    elif verdict is Verdict.UNDECIDED:
+    elif verdict is Verdict.UNDECIDED or _is_contradicted(verdict, observed, test):
         verdict = _presumed(limit, load)
     return Constraint(
         name=limit.slo.name,
@@ -117,6 +117,11 @@ def _check_percentile(
         n_effective=state.n_effective,
         confidence=rules.confidence,
     )
+
+
+def _is_contradicted(verdict: Verdict, observed: float, test: SloTest) -> bool:
+    """Whether what came after an early decision speaks against it: a queue that grows is short at first."""
+    return observed >= test.upper if verdict is Verdict.FEASIBLE else observed <= test.lower
 
 
 def _check_mean(limit: Limit, known_ms: FloatArray, load: LoadResult, rules: VerdictRules) -> Constraint:

@@ -47,6 +47,18 @@ def spread(n: int, p99_ms: float, *, seed: int = 1) -> list[float | None]:
     return (raw / math.exp(2.3263 * sigma) * p99_ms).tolist()
 
 
+def test_an_early_verdict_does_not_stand_against_the_whole_run() -> None:
+    """A queue that grows is short at first: the early requests decide FEASIBLE, and the P99 ends far over the limit."""
+    growing = measured([*spread(4000, 300.0), *spread(1000, 3000.0, seed=2)])
+    open_yet = first(growing, "p99_e2e_ms=800")
+    assert open_yet.observed is not None
+    assert open_yet.observed > 1600.0
+    assert open_yet.verdict is Verdict.UNDECIDED
+    assert open_yet.violation is not None
+    saturated = measured([*spread(4000, 300.0), *spread(1000, 3000.0, seed=2)], stopped_by=StopReason.SATURATED)
+    assert first(saturated, "p99_e2e_ms=800").verdict is Verdict.INFEASIBLE
+
+
 def test_enough_requests_far_from_the_limit_decide() -> None:
     held = first(measured(spread(4000, 600.0)), "p99_e2e_ms=800")
     broken = first(measured(spread(600, 1200.0)), "p99_e2e_ms=800")
