@@ -27,9 +27,9 @@ TRIALS = 4
 START_LIMIT_S = 240.0
 """A cold start imports vLLM three times over; on two slow cores that takes a minute or more."""
 RUN = ("run", "--space", "short.yaml", "--trials", str(TRIALS))
-POOL_TOLERANCE = 0.02
-"""On the CPU vLLM takes its worker's resident memory off the pool; 0.4 % were seen between a worker forked from a warm
-spare and one that imported all by itself."""
+POOL_TOLERANCE = 0.05
+"""On the CPU vLLM takes its worker's resident memory off the pool, and a few MiB of that come and go: 0.4 to 2.7 % were
+seen between a worker forked from a warm spare and one that imported all by itself."""
 KV_SIZE = re.compile(r"KV cache size: ([\d,]+) tokens")
 
 

@@ -71,13 +71,14 @@ def test_without_any_over_the_level_the_longest_run_decides_how_many_requests_it
     share=st.sampled_from([0.0, 0.002, 0.01, 0.1]),
     allowed=st.sampled_from([0.001, 0.01, 0.05]),
 )
-def test_one_more_over_the_level_in_a_run_never_speaks_for_a_small_share(
+def test_one_more_over_the_level_in_a_run_hardly_ever_speaks_for_a_small_share(
     seed: int, n: int, share: float, allowed: float
 ) -> None:
     start = np.append(np.random.default_rng(seed).random(n) < share, True)
     with_one_more, with_one_less = np.append(start, True), np.append(start, False)
     more, less = (evidence(over, allowed, Side.BELOW) for over in (with_one_more, with_one_less))
-    assert more <= max(less, 0.5), "half a nat decides nothing"
+    # It also makes runs more likely, and with them a share that none of the others speaks against.
+    assert more <= max(less, 0.0) + 0.1, "a tenth of a nat decides nothing"
 
 
 @settings(deadline=None)
