@@ -75,8 +75,8 @@ class LocalCrew:
 
     @property
     def known_until_s(self) -> float:
-        """Everything is known at once."""
-        return time.monotonic()
+        """As the sender says: what has happened is known at once, what is due may come late."""
+        return self._sender.known_until_s
 
     @property
     def senders(self) -> Sequence[SelfWatch]:

@@ -79,8 +79,18 @@ class Sender:
         self.exhausted = False
         self._opens_s = math.inf
         self._opening = asyncio.Event()
+        self._awaited_s: dict[int, float] = {}
         self._ramp_numbers = self._numbers()
         self._window_numbers = self._numbers()
+
+    @property
+    def known_until_s(self) -> float:
+        """Everything that was due before this is among the traces.
+
+        It lies in the past while this process is late: a request that was due in a window must not be missed by
+        whoever waits for the last of them.
+        """
+        return min((time.monotonic(), *self._awaited_s.values()))
 
     def _numbers(self) -> Iterator[int]:
         return count(self._share.index, self._share.processes)
@@ -140,9 +150,10 @@ class Sender:
     async def _send_window(self, under_way: asyncio.TaskGroup) -> None:
         for number, offset_s in self._shared(window_offsets_s):
             # Made before it is due, so that it can leave on time.
+            due_s = self._awaited_s[number] = self._opens_s + offset_s
             request = self._make(number, True)
-            await _sleep_until(self._opens_s + offset_s)
-            under_way.create_task(self._conversation(number, self._opens_s + offset_s, True, request))
+            await _sleep_until(due_s)
+            under_way.create_task(self._conversation(number, due_s, True, request))
 
     def _shared(self, offsets_of: Callable[..., Iterator[float]]) -> Iterator[tuple[int, float]]:
         """Numbers and times of this process's arrivals."""
@@ -160,12 +171,16 @@ class Sender:
             if trace.session is not None and not in_window:
                 trace.session = -2 - trace.session
             self._traces.append(trace)
+            if in_window:
+                self._awaited_s.pop(number, None)
             await self._exchange(request, trace)
             self._on_end(trace)
             if trace.error is not None or request.think_s is None or trace.ended_s is None:
                 return trace
             history = (*history, "" if trace.answer is None else trace.answer)
             due_s = trace.ended_s + request.think_s
+            if in_window:
+                self._awaited_s[number] = due_s
             request = self._make(number, in_window, history)
             await _sleep_until(due_s)
 

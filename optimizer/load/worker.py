@@ -70,8 +70,7 @@ async def _all(endless: Iterable[Coroutine[Any, Any, NoReturn]]) -> NoReturn:
 async def _report(writer: ReportWriter, reports: asyncio.StreamWriter, sender: Sender) -> NoReturn:
     while True:
         await asyncio.sleep(REPORT_EVERY_S)
-        now_s = time.monotonic()
-        reports.write(writer.report(now_s, exhausted=sender.exhausted, last=False))
+        reports.write(writer.report(sender.known_until_s, exhausted=sender.exhausted, last=False))
         await reports.drain()
 
 
