@@ -10,6 +10,7 @@ from optimizer.app.history import StudyHistory, read_study
 from optimizer.core.errors import AutotuneError
 from optimizer.core.record import TrialRecord
 from optimizer.core.trial import TrialState
+from optimizer.report.confirm_view import confirmation_note
 from optimizer.report.export import choose_trial, command_text, launch_flags
 from optimizer.report.json_view import export_view
 
@@ -27,10 +28,17 @@ class ExportFormat(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """The text to hand on, and what the person should know before using it (None when nothing)."""
+    """A setting in the form that was asked for.
+
+    Attributes:
+        text: To hand on.
+        warning: What the person must know before using it; None when nothing.
+        note: Whether its gain was repeated on held-out traffic; None where there is no gain to repeat.
+    """
 
     text: str
     warning: str | None
+    note: str | None
 
 
 def export_setting(storage: str | None, study: str | None, form: ExportFormat, number: int | None) -> Exported:
@@ -46,7 +54,7 @@ def export_setting(storage: str | None, study: str | None, form: ExportFormat, n
     text = _text(history, trial, form)
     unfit = trial.state is not TrialState.FEASIBLE
     warning = f"trial #{trial.number} is {trial.state}: it was not shown to meet the limits" if unfit else None
-    return Exported(text, warning)
+    return Exported(text, warning, None if unfit else confirmation_note(history.study, history.trials, trial))
 
 
 def _text(history: StudyHistory, trial: TrialRecord, form: ExportFormat) -> str:

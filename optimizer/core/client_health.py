@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 SPOILS_AT = 0.05
 """A client that is late by this share of the tightest limit spoils the run: it, and not the engine, may decide."""
+FULL_CORE = 0.85
+"""A sender is one thread. Fed in bursts, it queues for most of the time above this; below it there is room."""
 COARSE_MS = 2.0
 """No less counts as late. Timers of asyncio are a millisecond coarse, and as much is lost in reading a burst."""
 
@@ -33,8 +35,13 @@ class ClientHealth:
         """Why the run cannot be trusted, in one sentence; None if it can.
 
         Args:
-            limit_ms: The tightest limit on a latency; without one nothing is spoiled.
+            limit_ms: The tightest limit on a latency; without one only a process that has no CPU left spoils a run.
         """
+        if self.busiest_cores >= FULL_CORE:
+            return (
+                f"the client could not keep up: its busiest process used {self.busiest_cores:.2f} of a core, so the "
+                f"load was bound by it and not by the engine ({self._processes})"
+            )
         if limit_ms is None:
             return None
         allowed_ms = max(SPOILS_AT * limit_ms, COARSE_MS)
@@ -43,7 +50,10 @@ class ClientHealth:
                 how = "by" if what.startswith("its") else "late by"
                 return (
                     f"the client could not keep up: {what} {how} {late_ms:.1f} ms (P99), and {allowed_ms:.1f} ms is "
-                    f"5 % of the tightest limit ({self.processes} load process{'es' if self.processes > 1 else ''}, "
-                    f"{self.cpu_cores:.1f} cores)"
+                    f"5 % of the tightest limit ({self._processes})"
                 )
         return None
+
+    @property
+    def _processes(self) -> str:
+        return f"{self.processes} load process{'es' if self.processes > 1 else ''}, {self.cpu_cores:.1f} cores"

@@ -107,7 +107,7 @@ def load_tokenizer(model: str) -> ModelTokenizer:
     except ImportError:
         raise HostError(
             "tokenizer missing: the workload sends text, and the package tokenizers is not installed",
-            hint="pip install tokenizers, or send token ids: endpoint completions, no `content`",
+            hint="pip install vllm-autotune[tokenizer], or send token ids: endpoint completions, no `content`",
         ) from None
     try:
         text = file.read_text(encoding="utf-8")

@@ -17,10 +17,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from optimizer.core.client_health import FULL_CORE
 from optimizer.core.measurement import Measurement, ThreadUse
 from optimizer.metrics.threads import API_SERVER, CLIENT, ENGINE_CORE, WORKER, busiest
 
-BUSY_THREAD = 0.85
+BUSY_THREAD = FULL_CORE
 """Of a core. An asyncio server that is fed in bursts queues for most of the time above this; below it there is room."""
 BUSY_GPU = 0.85
 """Share of time with a kernel running. Gaps between well-batched decode steps stay under a tenth of a step."""

@@ -185,6 +185,16 @@ def _count_text(count: LimitCount) -> str:
     return f"within its limit in {count.held} of {count.runs} runs{broken}{undecided}" if count.runs else MISSING
 
 
+def confirmation_note(study: StudyRecord, trials: list[TrialRecord], trial: TrialRecord) -> str | None:
+    """Whether a trial's gain over the baseline was repeated; None for the baseline itself."""
+    if trial.role is TrialRole.BASELINE:
+        return None
+    found = judge_confirmation(trials, trial.number, maximise=study.maximise)
+    if found is None:
+        return f"trial #{trial.number} was measured once, and not confirmed on held-out traffic: `confirm` does that"
+    return f"trial #{trial.number} on held-out traffic: {confirmation_text(found)}"
+
+
 def confirmations_text(study: StudyRecord, trials: list[TrialRecord]) -> list[str]:
     """Every confirmation of a study in a line each, such as `#7 confirmed: +38 % (...)`."""
     winners = sorted({confirmed_trial(trial.number) for trial in trials if trial.role is TrialRole.CONFIRM})

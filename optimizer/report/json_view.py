@@ -10,6 +10,7 @@ from optimizer.core.confirmation import study_trials
 from optimizer.core.engine_config import EngineConfig
 from optimizer.core.failure import Failure
 from optimizer.core.record import ParamValue, StudyRecord, TrialRecord, best_trial
+from optimizer.objectives.confirmation import judge_confirmation
 from optimizer.report.changes import baseline_of
 from optimizer.report.export import command_argv, exported_env, exported_flags, improvement
 from optimizer.report.secrets import hide_secrets
@@ -83,6 +84,9 @@ class ExportView(_View):
     value: float | None = Field(description="The objective's value.")
     baseline_value: float | None = Field(description="The baseline's value; null when it was not measured.")
     improvement: float | None = Field(description="How many times better than the baseline: above 1 is better.")
+    confirmation: str | None = Field(
+        description="What repeats on held-out traffic came to, such as `confirmed`; null when there were none."
+    )
 
 
 def study_list(studies: list[tuple[StudyRecord, list[TrialRecord]]]) -> StudyList:
@@ -115,6 +119,7 @@ def trial_view(trial: TrialRecord) -> TrialView:
 def export_view(study: StudyRecord, trials: list[TrialRecord], trial: TrialRecord, config: EngineConfig) -> ExportView:
     """A trial's setting, and what it is worth."""
     baseline = baseline_of(trials)
+    confirmation = judge_confirmation(trials, trial.number, maximise=study.maximise)
     return ExportView(
         argv=command_argv(trial, config),
         flags=dict(exported_flags(config)),
@@ -123,6 +128,7 @@ def export_view(study: StudyRecord, trials: list[TrialRecord], trial: TrialRecor
         value=finite(trial.value),
         baseline_value=None if baseline is None else finite(baseline.value),
         improvement=finite(improvement(study, trial, trials)),
+        confirmation=None if confirmation is None else confirmation.outcome.value,
     )
 
 

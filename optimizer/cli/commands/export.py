@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from optimizer.cli.console import show_warning, write_result
+from optimizer.cli.console import show_note, show_warning, write_result
 from optimizer.cli.options import StorageOption, StudyOption
 
 
@@ -35,4 +35,6 @@ def export(
     exported = export_setting(storage, study, ExportFormat(form), trial)
     if exported.warning is not None:
         show_warning(exported.warning)
+    if exported.note is not None:
+        show_note(exported.note)
     write_result(exported.text)

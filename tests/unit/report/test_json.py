@@ -69,11 +69,12 @@ def test_a_trial_without_measurement_has_nulls_under_the_same_keys(sample):
 def test_the_export(sample):
     best = sample.trials[2]
     view = strict(export_view(sample.study, sample.trials, best, best.config))
-    assert list(view) == ["argv", "flags", "env", "trial", "value", "baseline_value", "improvement"]
+    assert list(view) == ["argv", "flags", "env", "trial", "value", "baseline_value", "improvement", "confirmation"]
     assert view["flags"]["speculative-config"] == {"method": "ngram", "num_speculative_tokens": 4}
     assert view["env"] == {"VLLM_CPU_KVCACHE_SPACE": "1"}
     assert (view["trial"], view["value"], view["baseline_value"]) == (2, 512.34, 400.0)
     assert view["improvement"] == 512.34 / 400
+    assert view["confirmation"] is None
 
 
 def test_one_trial_in_full(sample):

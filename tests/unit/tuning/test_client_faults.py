@@ -48,7 +48,7 @@ def test_other_failures_need_no_more_processes(failure):
 
 
 def test_a_late_client_is_found_in_what_was_measured(measurement):
-    load = replace(measurement().load, client=ClientHealth(30.0, 1.0, 1.0, 1.0, 1))
+    load = replace(measurement().load, client=ClientHealth(30.0, 1.0, 0.8, 0.8, 1))
     with pytest.raises(ClientSpoiled, match="event loop"):
         check_client(load, 500.0)
     check_client(load, 1000.0)
