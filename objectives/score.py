@@ -102,7 +102,7 @@ def _check_percentile(
     observed = percentile_with_failures(found.known_ms, percent)
     verdict = state.verdict
     if limit.own:
-        verdict = Verdict.FEASIBLE if _holds(observed, limit.limit_ms) else Verdict.INFEASIBLE
+        verdict = Verdict.FEASIBLE if holds(observed, limit.limit_ms) else Verdict.INFEASIBLE
     elif verdict is Verdict.UNDECIDED or _is_contradicted(verdict, observed, test):
         verdict = _presumed(limit, load)
     return Constraint(
@@ -111,7 +111,7 @@ def _check_percentile(
         observed=_finite(observed),
         low=state.interval_low,
         high=state.interval_high,
-        violation=_on_the_side_of(verdict, _violation(observed, limit.limit_ms, found.known_ms)),
+        violation=on_the_side_of(verdict, violation_of(observed, limit.limit_ms, found.known_ms)),
         verdict=verdict,
         n=state.n,
         n_effective=state.n_effective,
@@ -129,10 +129,10 @@ def _check_mean(limit: Limit, known_ms: FloatArray, load: LoadResult, rules: Ver
     interval = mean_interval(known_ms, level=rules.confidence)
     verdict = _presumed(limit, load)
     if limit.own or math.isinf(observed):
-        verdict = Verdict.FEASIBLE if _holds(observed, limit.limit_ms) else Verdict.INFEASIBLE
-    elif interval.high is not None and _holds(interval.high, limit.limit_ms * (1.0 + rules.tolerance)):
+        verdict = Verdict.FEASIBLE if holds(observed, limit.limit_ms) else Verdict.INFEASIBLE
+    elif interval.high is not None and holds(interval.high, limit.limit_ms * (1.0 + rules.tolerance)):
         verdict = Verdict.FEASIBLE
-    elif interval.low is not None and not _holds(interval.low, limit.limit_ms * (1.0 - rules.tolerance)):
+    elif interval.low is not None and not holds(interval.low, limit.limit_ms * (1.0 - rules.tolerance)):
         verdict = Verdict.INFEASIBLE
     return Constraint(
         name=limit.slo.name,
@@ -140,7 +140,7 @@ def _check_mean(limit: Limit, known_ms: FloatArray, load: LoadResult, rules: Ver
         observed=_finite(observed),
         low=interval.low,
         high=interval.high,
-        violation=_on_the_side_of(verdict, _violation(observed, limit.limit_ms, known_ms)),
+        violation=on_the_side_of(verdict, violation_of(observed, limit.limit_ms, known_ms)),
         verdict=verdict,
         n=known_ms.size,
         confidence=rules.confidence,
@@ -159,35 +159,44 @@ def check_failures(load: LoadResult, rules: VerdictRules) -> Constraint:
     failed = ~load.ok[~pending(load)]
     state = judge_failures(failed, rules)
     observed = float(np.mean(failed)) if failed.size else None
-    violation = None if observed is None else _violation(observed, rules.error_rate, np.array([observed]))
+    violation = None if observed is None else violation_of(observed, rules.error_rate, np.array([observed]))
     return Constraint(
         name="error_rate",
         limit=rules.error_rate,
         observed=observed,
         low=state.low,
         high=state.high,
-        violation=None if violation is None else _on_the_side_of(state.verdict, violation),
+        violation=None if violation is None else on_the_side_of(state.verdict, violation),
         verdict=state.verdict,
         n=failed.size,
         confidence=rules.confidence if failed.size else None,
     )
 
 
-def _holds(value: float, limit: float) -> bool:
+def holds(value: float, limit: float) -> bool:
+    """Whether a value keeps an upper bound, whichever way both were rounded."""
     return value <= limit * (1.0 + _ROUNDING)
 
 
-def _violation(observed: float, limit: float, values: FloatArray) -> float:
-    """log(observed / limit): at most 0 where the limit holds, above 0 where it does not, always finite."""
+def violation_of(observed: float, limit: float, values: FloatArray) -> float:
+    """log(observed / limit): at most 0 where the limit holds, above 0 where it does not, always finite.
+
+    Args:
+        observed: What was measured; may be infinite.
+        limit: The bound, >= 0; anything above a bound of 0 has no logarithm, and the violation of a failed request.
+        values: What `observed` was told from, in the same unit; for one that is infinite the farthest of them counts.
+    """
+    if limit == 0.0:
+        return UNBOUNDED_VIOLATION if observed > 0.0 else 0.0
     if math.isinf(observed):
         finite = values[np.isfinite(values)]
         farthest = math.log(max(float(finite.max()) / limit, _LEAST_RATIO)) if finite.size else 0.0
         return max(UNBOUNDED_VIOLATION, farthest)
     ratio = math.log(max(observed / limit, _LEAST_RATIO))
-    return min(0.0, ratio) if _holds(observed, limit) else ratio
+    return min(0.0, ratio) if holds(observed, limit) else ratio
 
 
-def _on_the_side_of(verdict: Verdict, violation: float) -> float:
+def on_the_side_of(verdict: Verdict, violation: float) -> float:
     """Within the tolerance the observed value may lie on the other side of the limit than the verdict."""
     if verdict is Verdict.FEASIBLE:
         return min(violation, 0.0)

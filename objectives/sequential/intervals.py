@@ -14,7 +14,8 @@ _WINDOWS = (1, 4, 16)
 _BLOCK_COUNTS = (32, 16, 8)
 _LEAST_BLOCKS = 4
 _MOST_TIED = 3.0
-"""Requests at the percentile itself count as above it, unless so many times as many as should be would be."""
+"""Requests at the percentile itself count as above it, unless so many times as many as should be would be, or nearly
+all of them."""
 
 
 def run_length(values: FloatArray, percent: float) -> float:
@@ -31,11 +32,12 @@ def run_length(values: FloatArray, percent: float) -> float:
     share, longest = 1.0 - percent / 100.0, 1.0
     edge = np.quantile(values, percent / 100.0, method="higher")
     over = values >= edge
-    if np.count_nonzero(over) > _MOST_TIED * share * values.size + 1.0:
+    # Of tokens that come in bundles all but the first have a gap of 0: the median is tied with most of them.
+    if np.count_nonzero(over) > min(_MOST_TIED * share, (1.0 + share) / 2.0) * values.size + 1.0:
         over = values > edge
     sequence = OverSequence(over)
     for window in _WINDOWS:
-        if window > 1 and window * share > 1.0:
+        if window > 1 and window * share >= 1.0:
             break
         stayed, _, entered, _ = sequence.transitions(window, np.array([values.size]))[0]
         if entered:

@@ -44,6 +44,17 @@ def test_percentile_intervals_cover_what_they_should(repeat: int) -> None:
     assert hits >= 88
 
 
+@pytest.mark.parametrize("bundled", [2, 4, 8])
+def test_the_median_gap_of_bundled_tokens_is_known(bundled: int) -> None:
+    """All but the first token of a bundle come at the same moment."""
+    gaps_ms = np.zeros(4000)
+    gaps_ms[::bundled] = 40.0 + np.random.default_rng(1).random(4000 // bundled)
+    interval = tail_percentile_interval(gaps_ms, 50.0)
+    assert interval.low == 0.0
+    assert interval.high is not None
+    assert interval.high < (1.0 if bundled > 2 else 41.0)
+
+
 def test_an_end_beyond_the_data_or_on_a_failed_request_is_open() -> None:
     values = np.random.default_rng(3).random(200)
     assert tail_percentile_interval(values, 99.0).high is None
