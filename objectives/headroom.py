@@ -1,9 +1,9 @@
-"""Where the headroom of a limit, seen at several arrival rates, is used up.
+"""Where the headroom of the limits, seen at several arrival rates, is used up.
 
-Headroom is the limit over the latency: above 1 the limit holds. It falls nearly along a straight line as the rate rises
-to what can be served: the percentiles of a queue's waits grow as 1 / (served - rate), and so does the time per token of
-a batch that grows with the requests in flight. An overloaded rate has a headroom near 0 and not an immense latency,
-which tells how long one has watched a queue grow.
+Headroom is limit over latency: above 1 the limit holds. It falls towards 0 at the rate at which the engine is saturated
+and does so nearly along a straight line: the waits in a queue grow as 1 / (served - rate) (Kingman 1961), and so does
+the time for a token in a batch that grows with the requests under way. A line from what was seen to that point
+therefore tells from one rate where the headroom will be 1, and best from a rate nearby.
 """
 
 from __future__ import annotations
@@ -14,11 +14,25 @@ from dataclasses import dataclass
 
 import numpy as np
 
-NEAR = 0.35
-"""How far from 1 a headroom may lie until it hardly counts for where it crosses 1: the line is one only nearby."""
-LEAST_REQUESTS_SHARE = 0.02
-STEEPEST, FLATTEST = 30.0, 0.5
-"""Of the fall of the headroom for each natural logarithm of the rate; a queue at 97 % of what can be served has 30."""
+from optimizer.core.measurement import FloatArray
+
+_NEAR = 0.35
+"""How far from 0 the logarithm of a headroom may lie until it hardly counts: the line is one only nearby."""
+_HARDLY = 1e-6
+"""What headrooms far from 1 count, where there are no others."""
+_WIDE = 0.7
+"""The same for how fast it falls."""
+_RIDGE = 0.5
+"""The slope to the point of saturation counts as much as so many requests would whose rates spread by a factor of e."""
+_OF_CHORD = (0.15, 3.0)
+"""Least and largest share of that slope that is believed."""
+_LEAST_SHARE = 0.01
+"""No crossing is looked for below this share of what is served."""
+_ABOVE_THE_BEST = 1.02
+"""More can be served than the highest rate that kept its limits, if only by so much."""
+_BENT = 0.04
+"""Error of the crossing's logarithm that comes from the line being none, beside that of chance. From simulated engines
+(tests/bench/capacity.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,15 +40,15 @@ class Headroom:
     """What was seen at one rate.
 
     Attributes:
-        rate_per_s: Requests per second.
-        headroom: Limit over observed latency, >= 0, of the limit that has least.
+        rate_per_s: Requests per second, > 0.
+        headroom: Limit over observed latency, of the limit that has least; >= 0.
         requests: How many it rests on, > 0.
         error: Standard error of the headroom's logarithm; infinite where the data do not bound it.
     """
 
     rate_per_s: float
     headroom: float
-    requests: float
+    requests: int
     error: float = math.inf
 
 
@@ -44,65 +58,62 @@ class Crossing:
 
     Attributes:
         rate_per_s: Requests per second.
-        fall: Of the headroom for each natural logarithm of the rate, there.
-        error: Standard error of the rate's logarithm; infinite where the data do not bound it.
+        error: Standard error of its logarithm; infinite where the data do not bound it.
     """
 
     rate_per_s: float
-    fall: float
     error: float
+
+    def end(self, deviations: float) -> float | None:
+        """The rate so many standard errors above, or below; None when unbounded."""
+        return self.rate_per_s * math.exp(deviations * self.error) if math.isfinite(self.error) else None
 
 
 def crossing(seen: Sequence[Headroom], served_per_s: float) -> Crossing | None:
-    """The rate at which the headroom falls below 1; None while nothing was seen.
+    """The rate at which the headroom falls below 1; None where nothing tells.
 
-    Each rate tells where a line from it to no headroom at `served_per_s` passes 1; they count by their requests, by how
-    near to 1 they are, and by how little an error of the headroom moves what they tell.
+    Rates count by their requests and by how near to 1 their headroom is.
+
+    Args:
+        seen: In any order.
+        served_per_s: Requests per second of the saturated engine, where the headroom is 0.
     """
-    if not seen:
-        return None
     best = max((at.rate_per_s for at in seen if at.headroom >= 1.0), default=0.0)
-    served = max(served_per_s, 1.02 * best)
+    served = max(served_per_s, _ABOVE_THE_BEST * best)
     told = [at for at in seen if at.rate_per_s < served and at.headroom > 0.0]
     if not told:
         return None
-    rates = np.array([at.rate_per_s for at in told]); y = np.array([at.headroom for at in told]); n = np.array([at.requests for at in told])
-    knees = served - (served - rates) / y
-    far = np.abs(np.log(y))
-    w = n * np.exp(-0.5 * (far / NEAR) ** 2) + 1e-6 * np.exp(-far)
-    w /= w.sum()
-    middle = float(w @ knees)
-    # local line among the seen, ridge toward the pin's slope
-    x = np.log(rates / middle)
-    chord = min(max(middle / (served - middle), FLATTEST), STEEPEST)
-    mx, my = float(w @ x), float(w @ y)
-    sxx = float(w @ (x - mx) ** 2); sxy = float(w @ ((x - mx) * (y - my)))
-    fall = min(max((-sxy + chord * RIDGE) / (sxx + RIDGE), FLATTEST), STEEPEST)
-    rate = middle if len(told) < 2 else middle * math.exp(mx + (my - 1.0) / fall)
-    e = np.array([at.error * at.headroom for at in told]); k = np.isfinite(e)
-    err = math.sqrt(float((w[k] ** 2) @ (e[k] ** 2))) / max(w[k].sum(), 1e-9) / fall if k.any() else math.inf
-    return Crossing(min(rate, served), fall, err)
+    rates, headroom = np.array([at.rate_per_s for at in told]), np.array([at.headroom for at in told])
+    requests = np.array([float(at.requests) for at in told])
+    weights = _weights(headroom, requests, _NEAR)
+    middle = max(float(weights @ (served - (served - rates) / headroom)), _LEAST_SHARE * served)
+    rate, fall = _line(rates / middle - 1.0, headroom, requests, middle / (served - middle))
+    errors = np.array([at.error for at in told]) * headroom
+    knee = min(max(middle * (1.0 + rate), _LEAST_SHARE * served), served)
+    return Crossing(knee, math.hypot(_error(errors, weights) / fall, _BENT))
 
 
-RIDGE = 1e-3
+def _line(rates: FloatArray, headroom: FloatArray, requests: FloatArray, chord: float) -> tuple[float, float]:
+    """Where a line through the points is 1, and how fast it falls there; `chord` is the fall towards saturation."""
+    wide = _weights(headroom, requests, _WIDE)
+    centre, level = float(wide @ rates), float(wide @ headroom)
+    spread = float(wide @ (rates - centre) ** 2)
+    bent = float(wide @ ((rates - centre) * (headroom - level)))
+    ridge = _RIDGE / float(requests.sum())
+    fall = min(max((ridge * chord - bent) / (ridge + spread), _OF_CHORD[0] * chord), _OF_CHORD[1] * chord)
+    near = _weights(headroom, requests, _NEAR)
+    return float(near @ rates) + (float(near @ headroom) - 1.0) / fall, fall
 
 
-def falling(seen: Sequence[Headroom]) -> list[Headroom]:
-    """The nearest curve that never rises: neighbours that contradict each other become one, by their requests.
+def _weights(headroom: FloatArray, requests: FloatArray, width: float) -> FloatArray:
+    far = np.abs(np.log(headroom))
+    counts = requests * (np.exp(-0.5 * (far / width) ** 2) + _HARDLY * np.exp(-far))
+    weights: FloatArray = counts / counts.sum()
+    return weights
 
-    Pool-adjacent-violators (Ayer, Brunk, Ewing, Reid and Silverman, Annals of Mathematical Statistics 1955).
-    """
-    pooled: list[Headroom] = []
-    for at in sorted(seen, key=lambda at: at.rate_per_s):
-        pooled.append(at)
-        while len(pooled) > 1 and pooled[-2].headroom <= pooled[-1].headroom:
-            last, before = pooled.pop(), pooled.pop()
-            share = last.requests / (last.requests + before.requests)
-            pooled.append(
-                Headroom(
-                    before.rate_per_s + share * (last.rate_per_s - before.rate_per_s),
-                    before.headroom + share * (last.headroom - before.headroom),
-                    last.requests + before.requests,
-                )
-            )
-    return pooled
+
+def _error(errors: FloatArray, weights: FloatArray) -> float:
+    """Standard error of the weighted mean; of the part whose errors are known, if that weighs anything."""
+    known = np.isfinite(errors)
+    share = float(weights[known].sum())
+    return math.sqrt(float(weights[known] ** 2 @ errors[known] ** 2)) / share if share > 0.5 else math.inf

@@ -9,6 +9,8 @@ from optimizer.core.measurement import LoadResult
 from optimizer.objectives.goodput import GOODPUT, goodput_per_s
 from optimizer.objectives.limits import Limit
 
+CAPACITY = "capacity_requests_per_s"
+KNEE = "knee_requests_per_s"
 TOKENS_PER_JOULE = "output_tokens_per_j"
 
 
@@ -58,6 +60,9 @@ OBJECTIVES: dict[str, Objective] = {
         Objective("request_throughput", "requests_per_s", True, "Most completed requests per second."),
         Objective(
             "goodput", GOODPUT, True, "Most completed requests per second that each meet all limits.", needs_limits=True
+        ),
+        Objective(
+            "capacity", CAPACITY, True, "Highest arrival rate at which every limit still holds.", needs_limits=True
         ),
         Objective("tokens_per_joule", TOKENS_PER_JOULE, True, "Most output tokens per joule of GPU or CPU."),
         *(_latency("p99", metric, words) for metric, words in _LATENCIES.items()),

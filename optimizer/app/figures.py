@@ -16,7 +16,7 @@ from optimizer.load.hit_rate import expected_prefix_hit_rate
 from optimizer.metrics import METRICS, BoundContext, bound_in, hit_rate_notes, judge_bound, summarize
 from optimizer.objectives import USUAL_RULES, Limit, VerdictRules
 from optimizer.objectives.intervals import metric_interval
-from optimizer.objectives.objective import objective_metrics
+from optimizer.objectives.objective import CAPACITY, KNEE, objective_metrics
 from optimizer.objectives.score import check_failures, check_limit, overall
 from optimizer.report.json_view import finite
 from optimizer.report.measure_view import BoundView, LimitView, MeasureView, MetricView
@@ -25,6 +25,8 @@ from optimizer.report.saturation import CurvePoint, saturation_curve
 _USUAL_BLOCK_TOKENS = 16
 _OF_USERS = ("_ttft_ms", "_e2e_ms", "goodput_requests_per_s")
 """What a batch has none of: nobody waits for one of its requests."""
+_OF_MANY_RATES = (CAPACITY, KNEE)
+"""What no single load tells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,7 @@ def _values(measurement: Measurement, question: Question) -> dict[str, float | N
     values = summarize(measurement) | objective_metrics(measurement.load, question.limits)
     if question.offline:
         values = {name: value for name, value in values.items() if not name.endswith(_OF_USERS)}
+    values = {name: value for name, value in values.items() if name not in _OF_MANY_RATES}
     return {name: values[name] for name in METRICS if name in values} | values
 
 

@@ -8,7 +8,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from optimizer.core.errors import InputError
 from optimizer.load import ClosedLoop, Workload
+from optimizer.load.arrival_process import RampArrivals, TraceArrivals
 from optimizer.objectives import Objective, Slo, VerdictRules
+from optimizer.objectives.objective import CAPACITY
 
 _OF_SEVERAL_TOKENS = ("tpot", "itl")
 
@@ -52,7 +54,8 @@ def check_aims(objective: Objective, slos: Sequence[Slo], workload: Workload, *,
         origin: Where the objective came from, for messages.
 
     Raises:
-        InputError: The objective lacks a limit or a rate, or asks for gaps between tokens of answers of one token.
+        InputError: The objective lacks a limit or a rate, sets a rate that the traffic has of its own, or asks for gaps
+            between tokens of answers of one token.
     """
     if objective.needs_limits and not slos:
         raise InputError(
@@ -65,8 +68,32 @@ def check_aims(objective: Objective, slos: Sequence[Slo], workload: Workload, *,
             f"{workload.name} has none: it keeps {workload.arrivals.words}",
             hint="take arrivals of kind poisson, gamma or constant with a rate_per_s, or another objective",
         )
+    if objective.metric == CAPACITY:
+        _check_capacity(objective, slos, workload, origin)
     if workload.longest_answer_tokens == 1:
         _check_single_tokens(objective, slos, workload, origin)
+
+
+def _check_capacity(objective: Objective, slos: Sequence[Slo], workload: Workload, origin: str) -> None:
+    relative = next((slo for slo in slos if slo.is_relative), None)
+    if relative is not None:
+        raise InputError(
+            f"{origin}: the objective {objective.name} tries many rates, and the limit '{relative}' is a multiple of "
+            "what the baseline measures at one",
+            hint=f"state it in milliseconds, such as {relative.name}=800",
+        )
+    if isinstance(workload.arrivals, TraceArrivals | RampArrivals):
+        raise InputError(
+            f"{origin}: the objective {objective.name} sets the arrival rate itself, and the workload {workload.name} "
+            f"has its own times ({workload.arrivals.words})",
+            hint="take arrivals of kind closed_loop, poisson, gamma or constant",
+        )
+    if workload.sessions is not None:
+        raise InputError(
+            f"{origin}: the objective {objective.name} counts requests by the rate at which they come, and those of "
+            f"the workload {workload.name} follow each other in sessions",
+            hint="take a workload of single requests",
+        )
 
 
 def _check_single_tokens(objective: Objective, slos: Sequence[Slo], workload: Workload, origin: str) -> None:

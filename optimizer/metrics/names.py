@@ -73,6 +73,8 @@ METRICS: dict[str, Metric] = {
     "total_tokens_per_s": Metric("tok/s", "The same, plus the prompts of the requests counted in it", "higher"),
     "requests_per_s": Metric("req/s", "Requests that ended well in the window", "higher"),
     "goodput_requests_per_s": Metric("req/s", "Of these, the ones that met every limit", "higher"),
+    "capacity_requests_per_s": Metric("req/s", "Highest arrival rate whose verdict is feasible", "higher"),
+    "knee_requests_per_s": Metric("req/s", "Arrival rate at which the limits seem to be used up", "higher"),
     **_latency_metrics(),
     "error_rate": Metric("", "Share of the counted requests that failed", "lower"),
     "requests_counted": Metric("", "Requests scheduled in the window", None),

@@ -26,7 +26,7 @@ _FROM_ENGINE = (
     "requested_memory_bytes",
     "model_weights_bytes",
 )
-_BY_LIMITS = ("goodput_requests_per_s",)
+_BY_LIMITS = ("goodput_requests_per_s", "capacity_requests_per_s", "knee_requests_per_s")
 """Told by who knows the limits, and None until then."""
 _FROM_HOST = ("engine_cpu_cores", "client_cpu_cores", "engine_rss_bytes", "client_lag_p99_ms", "engine_cpus")
 _FROM_GPU = (

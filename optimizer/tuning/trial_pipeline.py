@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import aiohttp
@@ -12,7 +13,9 @@ from optimizer.core.engine_config import EngineConfig
 from optimizer.core.errors import HostError
 from optimizer.core.failure import Blame, Failure, FailureKind
 from optimizer.core.measurement import LoadResult, Measurement
-from optimizer.core.trial import Stage
+from optimizer.core.record import ParamValue
+from optimizer.core.reported import ReportedMetrics
+from optimizer.core.trial import Stage, TrialRole
 from optimizer.engine.launch import EngineFailed, EngineLauncher, EngineProcess
 from optimizer.engine.vllm.compile_log import CompileWatch
 from optimizer.engine.vllm.startup_log import StartupFacts
@@ -28,18 +31,23 @@ from optimizer.load.result import partial_result
 from optimizer.load.tokenizer import ModelTokenizer
 from optimizer.load.warm_up import warm_up
 from optimizer.metrics import GpuGauges, Telemetry
+from optimizer.objectives.objective import CAPACITY
 from optimizer.tuning.aim import Aim
+from optimizer.tuning.capacity import CapacityFound, find_capacity
+from optimizer.tuning.capacity_level import LevelRun
 from optimizer.tuning.client_faults import check_client, client_failure
 from optimizer.tuning.decision import StopDecision
 from optimizer.tuning.liveness import HANG_S, TokenWatch
+from optimizer.tuning.load_task import LoadTask, level_files
+from optimizer.tuning.memory_check import check_memory
 from optimizer.tuning.observation import observation_notes, whole_flag
 from optimizer.tuning.stage_clock import StageClock
 
 ENGINE_LOG = "engine.log"
 REQUEST_SAMPLES = "requests.csv.gz"
 SERIES = "series.csv.gz"
-_MEMORY_TOLERANCE = 0.08
-"""A virtual machine's memory was seen to grow by 6 % during one start; the record holds the pool as it came."""
+_SEEDS_APART = 7919
+"""Between the lengths of one load run and those of the next on the same engine; studies have small seeds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +68,10 @@ class TrialJob:
         aim: What the load has to find out; None measures the shortest window that the workload allows.
         gpus: The engine's cards, where NVML knows them.
         gauges: NVML, to watch them with.
+        number: The trial's.
+        attempt: 1 for the first.
+        role: Why the trial is run.
+        params: The parameters that `config` comes from.
     """
 
     marker: str
@@ -74,17 +86,22 @@ class TrialJob:
     aim: Aim | None = None
     gpus: tuple[Gpu, ...] = ()
     gauges: GpuGauges | None = None
+    number: int = 0
+    attempt: int = 1
+    role: TrialRole = TrialRole.SEARCH
+    params: Mapping[str, ParamValue] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AttemptOutcome:
-    """What an attempt came to: a measurement or a failure, never both.
+    """What an attempt came to: a measurement, figures that somebody else measured, or a failure; one of the three.
 
     Attributes:
         argv: How the engine was started; empty when it was not.
         startup: What the engine's log told of its memory, once it was ready.
         stop: How the engine went; None when it never came to life.
         notes: Remarks for a person.
+        capacity: Where that is sought; the measurement is then that of its highest feasible rate.
     """
 
     measurement: Measurement | None = None
@@ -93,6 +110,8 @@ class AttemptOutcome:
     startup: StartupFacts | None = None
     stop: StopReport | None = None
     notes: tuple[str, ...] = ()
+    reported: ReportedMetrics | None = None
+    capacity: CapacityFound | None = None
 
 
 class TrialPipeline:
@@ -147,14 +166,14 @@ class TrialPipeline:
         clock.enter(Stage.LAUNCHING)
         launch = self._launcher.launch(job.config, log=job.folder / ENGINE_LOG, marker=job.marker)
         engine, cancelled = await to_its_end(launch)
-        measurement, failure, startup = None, None, None
+        measurement, capacity, failure, startup = None, None, None, None
         try:
             if cancelled is not None:
                 raise cancelled
             on_launch(engine.argv)
             startup = await engine.wait_ready(limit_s=job.start_limit_s, stall_s=2.0 * self._hang_s)
-            _check_memory(startup, job.expected_memory_gib)
-            measurement = await self._load(engine, job, clock, on_progress)
+            check_memory(startup, job.expected_memory_gib)
+            measurement, capacity = await self._load(engine, job, clock, on_progress)
         except EngineFailed as trouble:
             failure = trouble.failure
         except LoadFailed as trouble:
@@ -164,8 +183,8 @@ class TrialPipeline:
         finally:
             stop = self._new_survivors(await _stop(engine, clock))
         if stop.left:
-            measurement, failure = None, _survivors(stop)
-        return AttemptOutcome(measurement, failure, engine.argv, startup, stop)
+            measurement, failure = None, survivors(stop)
+        return AttemptOutcome(measurement, failure, engine.argv, startup, stop, capacity=capacity)
 
     def _new_survivors(self, stop: StopReport) -> StopReport:
         """The report without what an earlier attempt left, where that one alone answers for it."""
@@ -176,42 +195,79 @@ class TrialPipeline:
 
     async def _load(
         self, engine: EngineProcess, job: TrialJob, clock: StageClock, on_progress: Callable[[LoadProgress], None]
-    ) -> Measurement:
-        plan = RequestPlan(
-            self._workload,
-            job.study_seed,
-            job.content_seed,
-            engine.endpoint.vocab_size,
-            max_model_len=whole_flag(job.config, "max-model-len"),
-            tokenizer=self._tokenizer,
-        )
+    ) -> tuple[Measurement, CapacityFound | None]:
+        plan = self._plan(engine, job, self._workload, job.study_seed, job.content_seed)
         watch = TokenWatch(engine, hang_s=self._hang_s)
         clock.enter(Stage.WARMING_UP)
         traces: list[RequestTrace] = []
         work = unless(watch.until_stuck(Stage.WARMING_UP, traces), self._warm_up(engine, plan, traces))
         notes = await engine.unless_it_ends(work, Stage.WARMING_UP)
         clock.enter(Stage.MEASURING)
-        measurement = await self._measure_watched(engine, plan, watch, job, on_progress)
+        capacity, traffic, seed = None, self._workload, job.study_seed
+        if job.aim is not None and job.aim.objective.metric == CAPACITY:
+            measure = functools.partial(self._measure_level, engine, watch, job, on_progress)
+            max_num_seqs = whole_flag(job.config, "max-num-seqs")
+            capacity = await find_capacity(job.aim, self._workload, measure, max_num_seqs=max_num_seqs)
+            measurement, notes = capacity.measurement, (*notes, *capacity.notes)
+            traffic, seed = capacity.run.workload, _seed_of(job, capacity.run)
+            _keep(job.folder / SERIES, (job.folder / f"{level_files(capacity.run.number)}{SERIES}").replace)
+        else:
+            task = LoadTask(self._workload, plan, None if job.aim is None else StopDecision(job.aim))
+            measurement = await self._measure_watched(engine, task, watch, job, on_progress)
         _keep_samples(job.folder / REQUEST_SAMPLES, measurement.load)
         if not measurement.load.ok.any():
             raise LoadFailed("no request in the measuring window succeeded", _error_lines(measurement.load))
         if not measurement.load.ok.all():
             await self._raise_if_gone(engine, Stage.MEASURING)
         check_client(measurement.load, job.tightest_limit_ms, job.aim)
-        notes += observation_notes(measurement, job.config, self._workload, job.study_seed)
-        return replace(measurement, engine=replace(measurement.engine, notes=(*notes, *measurement.engine.notes)))
+        notes += observation_notes(measurement, job.config, traffic, seed)
+        told = replace(measurement.engine, notes=(*notes, *measurement.engine.notes))
+        return replace(measurement, engine=told), capacity
+
+    def _plan(
+        self, engine: EngineProcess, job: TrialJob, workload: Workload, study_seed: int, content_seed: int
+    ) -> RequestPlan:
+        return RequestPlan(
+            workload,
+            study_seed,
+            content_seed,
+            engine.endpoint.vocab_size,
+            max_model_len=whole_flag(job.config, "max-model-len"),
+            tokenizer=self._tokenizer,
+        )
+
+    async def _measure_level(
+        self,
+        engine: EngineProcess,
+        watch: TokenWatch,
+        job: TrialJob,
+        on_progress: Callable[[LoadProgress], None],
+        run: LevelRun,
+    ) -> Measurement:
+        """One load run of several; its prompts are new, and so are its shared prefixes, which are sent first."""
+        plan = self._plan(engine, job, run.workload, _seed_of(job, run), job.content_seed + run.number + 1)
+        if plan.shared_prefixes:
+            traces: list[RequestTrace] = []
+            work = unless(watch.until_stuck(Stage.MEASURING, traces), self._warm_up(engine, plan, traces))
+            await engine.unless_it_ends(work, Stage.MEASURING)
+        task = LoadTask(run.workload, plan, run.stop_when, files=level_files(run.number))
+        measurement = await self._measure_watched(engine, task, watch, job, on_progress)
+        _keep_samples(job.folder / f"{task.files}{REQUEST_SAMPLES}", measurement.load)
+        if run.stop_when is not None:
+            check_client(measurement.load, job.tightest_limit_ms, job.aim)
+        return measurement
 
     async def _measure_watched(
         self,
         engine: EngineProcess,
-        plan: RequestPlan,
+        task: LoadTask,
         watch: TokenWatch,
         job: TrialJob,
         on_progress: Callable[[LoadProgress], None],
     ) -> Measurement:
         """Measure; of an engine that hangs or ends meanwhile the requests so far are kept, as evidence alone."""
         traces: list[RequestTrace] = []
-        work = unless(watch.until_stuck(Stage.MEASURING, traces), self._measure(engine, plan, traces, job, on_progress))
+        work = unless(watch.until_stuck(Stage.MEASURING, traces), self._measure(engine, task, traces, job, on_progress))
         try:
             return await engine.unless_it_ends(work, Stage.MEASURING)
         except EngineFailed:
@@ -226,12 +282,11 @@ class TrialPipeline:
     async def _measure(
         self,
         engine: EngineProcess,
-        plan: RequestPlan,
+        task: LoadTask,
         traces: list[RequestTrace],
         job: TrialJob,
         on_progress: Callable[[LoadProgress], None],
     ) -> Measurement:
-        stop_when = None if job.aim is None else StopDecision(job.aim)
         async with (
             aiohttp.ClientSession() as session,
             Telemetry(
@@ -240,9 +295,9 @@ class TrialPipeline:
         ):
             load = await run_load(
                 engine.endpoint,
-                self._workload,
-                plan,
-                stop_when=stop_when,
+                task.workload,
+                task.plan,
+                stop_when=task.stop_when,
                 on_progress=on_progress,
                 on_window_open=telemetry.mark_start,
                 on_window_close=telemetry.mark_end,
@@ -251,7 +306,7 @@ class TrialPipeline:
                 processes=job.processes,
             )
         seen = telemetry.result()
-        _keep(job.folder / SERIES, telemetry.write)
+        _keep(job.folder / f"{task.files}{SERIES}", telemetry.write)
         return Measurement(load=load, engine=seen.engine, host=seen.host, gpu=seen.gpu)
 
     async def _load_failure(self, engine: EngineProcess, trouble: LoadFailed, stage: Stage) -> Failure:
@@ -294,11 +349,16 @@ async def _stop(engine: EngineProcess, clock: StageClock) -> StopReport:
     return report
 
 
+def _seed_of(job: TrialJob, run: LevelRun) -> int:
+    """Of the lengths in one load run of several."""
+    return job.study_seed + _SEEDS_APART * (run.number + 1)
+
+
 def _keep_samples(path: Path, load: LoadResult) -> None:
     _keep(path, lambda to: write_samples(to, load))
 
 
-def _keep(path: Path, write: Callable[[Path], None]) -> None:
+def _keep(path: Path, write: Callable[[Path], object]) -> None:
     """Raises HostError when the disk is full or the folder is gone."""
     try:
         write(path)
@@ -309,32 +369,12 @@ def _keep(path: Path, write: Callable[[Path], None]) -> None:
         ) from error
 
 
-def _check_memory(startup: StartupFacts, expected_gib: float | None) -> None:
-    """Refuse an engine that took another share of memory than the trial declares.
-
-    vLLM takes a fraction of the memory that it finds at its start; on a virtual machine whose memory is plugged in as
-    it is used, that total may have grown since we turned GiB into a fraction.
-    """
-    got = startup.requested_memory_gib
-    if expected_gib is None or got is None or abs(got - expected_gib) <= _MEMORY_TOLERANCE * expected_gib + 0.01:
-        return
-    raise EngineFailed(
-        Failure(
-            kind=FailureKind.HOST_FAULT,
-            stage=Stage.LAUNCHING,
-            blame=Blame.HOST,
-            detail=f"the engine took {got:.2f} GiB of memory where {expected_gib:.2f} GiB were declared: "
-            "this host's total changed meanwhile",
-            retryable=True,
-        )
-    )
-
-
 def _error_lines(load: LoadResult) -> tuple[str, ...]:
     return tuple(sorted({error for error in load.errors if error is not None}))[:5]
 
 
-def _survivors(stop: StopReport) -> Failure:
+def survivors(stop: StopReport) -> Failure:
+    """The failure of an attempt that could not be ended."""
     pids = ", ".join(map(str, stop.left))
     return Failure(
         kind=FailureKind.HOST_FAULT,

@@ -10,6 +10,7 @@ from optimizer.core.trial import Stage
 from optimizer.engine.launch import EngineLauncher, EngineProcess
 from optimizer.load import LoadFailed, Workload, write_samples
 from optimizer.load.progress import LoadProgress
+from optimizer.tuning.capacity import CapacityFound
 from optimizer.tuning.stage_clock import StageClock
 from optimizer.tuning.trial_pipeline import REQUEST_SAMPLES, TrialJob, TrialPipeline
 
@@ -42,7 +43,7 @@ class VisitPipeline(TrialPipeline):
 
     async def _load(
         self, engine: EngineProcess, job: TrialJob, clock: StageClock, on_progress: Callable[[LoadProgress], None]
-    ) -> Measurement:
+    ) -> tuple[Measurement, CapacityFound | None]:
         clock.enter(Stage.MEASURING)
 
         async def work() -> Measurement:
@@ -52,4 +53,4 @@ class VisitPipeline(TrialPipeline):
         write_samples(job.folder / REQUEST_SAMPLES, measurement.load)
         if not measurement.load.ok.any():
             raise LoadFailed("no request succeeded", tuple(sorted({e for e in measurement.load.errors if e}))[:5])
-        return measurement
+        return measurement, None

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from optimizer.config.aims import VerdictSection, check_aims
 from optimizer.core.errors import InputError
 from optimizer.load import Workload
+from optimizer.load.sessions import Sessions
 from optimizer.objectives import OBJECTIVES, VerdictRules, parse_slo
 
 CLOSED = {"kind": "closed_loop", "in_flight": 8}
@@ -30,6 +31,15 @@ def workload(arrivals: dict[str, Any], *, answer: int = 8) -> Workload:
     )
 
 
+SESSIONS = workload(CLOSED).model_copy(
+    update={
+        "sessions": Sessions.model_validate(
+            {"turns": {"kind": "fixed", "tokens": 3}, "think_time": {"kind": "fixed", "seconds": 0}}
+        )
+    }
+)
+
+
 def check(objective: str, slos: tuple[str, ...], traffic: Workload) -> None:
     limits = [parse_slo(text, origin="t") for text in slos]
     check_aims(OBJECTIVES[objective], limits, traffic, origin="s.yaml: objective")
@@ -43,6 +53,10 @@ def check(objective: str, slos: tuple[str, ...], traffic: Workload) -> None:
         ("throughput", ("p99_tpot_ms=5",), workload(CLOSED, answer=1), "p99_tpot_ms<=5 needs answers of two tokens"),
         ("throughput", ("mean_itl_ms=5",), workload(CLOSED, answer=1), "mean_itl_ms<=5 needs answers of two tokens"),
         ("p99_itl", (), workload(POISSON, answer=1), "objective p99_itl needs answers of two tokens"),
+        ("capacity", (), workload(CLOSED), "capacity needs a limit"),
+        ("capacity", ("p99_e2e<=1x",), workload(CLOSED), "tries many rates, and the limit 'p99_e2e<=1x' is a multiple"),
+        ("capacity", ("p99_e2e_ms=5",), workload(RAMP), "sets the arrival rate itself, and the workload w has its own"),
+        ("capacity", ("p99_e2e_ms=5",), SESSIONS, "those of the workload w follow each other in sessions"),
     ],
 )
 def test_what_no_measurement_can_answer_is_refused(
@@ -63,6 +77,8 @@ def test_what_no_measurement_can_answer_is_refused(
         ("p99_e2e", (), workload(POISSON)),
         ("p99_ttft", ("p99_e2e_ms=5",), workload(RAMP, answer=1)),
         ("tokens_per_joule", (), workload(CLOSED)),
+        ("capacity", ("p99_e2e_ms=5", "mean_ttft_ms=2"), workload(CLOSED)),
+        ("capacity", ("p99_e2e_ms=5",), workload(POISSON)),
     ],
 )
 def test_what_can_be_answered_passes(objective: str, slos: tuple[str, ...], traffic: Workload) -> None:
