@@ -6,19 +6,17 @@ import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 
-from optimizer.app.engine_choice import choose_engine
-from optimizer.app.gpus import StudyGpus, study_gpus
+from optimizer.app.gpus import study_gpus
 from optimizer.app.history import choose_study, open_history
 from optimizer.app.request import settings_of
-from optimizer.app.run_study import attempt_runner, check_identity
-from optimizer.app.session import RECORD_KEPT, clear_host, client_cores, interruptible, launched_engines
+from optimizer.app.run_study import attempt_runners, check_identity, engine_of
+from optimizer.app.session import RECORD_KEPT, clear_host, client_cores, interruptible
 from optimizer.config import StudyConfig
 from optimizer.config.recorded import recorded_config
 from optimizer.core.confirmation import FEWEST_REPEATS, MOST_REPEATS, Arm
 from optimizer.core.errors import InputError, NothingFeasible
 from optimizer.core.record import StudyRecord, TrialRecord, best_trial
 from optimizer.core.trial import TrialRole
-from optimizer.engine.launch import EngineLauncher
 from optimizer.host.files import exclusive_lock, make_folder
 from optimizer.objectives import resolve_limits
 from optimizer.objectives.confirmation import Confirmation, judge_confirmation
@@ -27,6 +25,7 @@ from optimizer.tuning.aim import StudyGoal
 from optimizer.tuning.attempts import TrialAttempts
 from optimizer.tuning.client_faults import tightest_limit_ms
 from optimizer.tuning.confirmation import ConfirmationRunner, RepeatSettings, held_out_seed
+from optimizer.tuning.gpu_pipeline import AttemptRunner
 from optimizer.tuning.observer import StudyObserver
 from optimizer.tuning.settings import BASELINE_NUMBER
 
@@ -124,7 +123,7 @@ def _make_runs(
     observer: StudyObserver,
 ) -> None:
     config = recorded_config(study)
-    engine = choose_engine(config.engine.kind, request.engine_python)
+    engine = engine_of(config, request.engine_python)
     host = clear_host(observer.notice)
     folder = make_folder(store.folder(study.name))
     with (
@@ -144,10 +143,10 @@ def _make_runs(
         ports = request.port_range
 
         async def work() -> None:
-            async with launched_engines(
+            async with attempt_runners(
                 engine, config, gpus, host, guard_log=folder / "guard.log", ports=ports, notice=observer.notice
-            ) as launcher:
-                runner = _runner(launcher, config, gpus, store, study, repeated, observer)
+            ) as pipeline:
+                runner = _runner(pipeline, config, store, study, repeated, observer)
                 with client_cores(pinned=config.engine.pin_cpus):
                     await runner.run(request.repeats)
 
@@ -155,9 +154,8 @@ def _make_runs(
 
 
 def _runner(
-    launcher: EngineLauncher,
+    pipeline: AttemptRunner,
     config: StudyConfig,
-    gpus: StudyGpus,
     store: StudyStore,
     study: StudyRecord,
     repeated: dict[Arm, TrialRecord],
@@ -166,7 +164,6 @@ def _runner(
     memory = settings_of(config).device_memory_bytes
     roles = {Arm.WINNER: TrialRole.SEARCH, Arm.BASELINE: TrialRole.BASELINE}
     settings = {arm: RepeatSettings(config, memory, role) for arm, role in roles.items()}
-    pipeline = attempt_runner(launcher, config, gpus)
     baseline_metrics = repeated[Arm.BASELINE].metrics
     goal, trials = StudyGoal(config.objective, config.slos, config.rules), list(repeated.values())
     attempts = {

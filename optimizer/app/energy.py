@@ -11,12 +11,13 @@ from optimizer.objectives.objective import TOKENS_PER_JOULE
 def check_energy(config: StudyConfig) -> None:
     """Refuses a study of tokens per joule whose engine runs on a CPU without an energy counter, before it starts.
 
-    Cards tell theirs once they are leased; one that does not ends the study at the baseline.
+    Cards tell theirs once they are leased; one that does not ends the study at the baseline. An external evaluator may
+    measure it with an instrument of its own.
 
     Raises:
         HostError: The energy of the CPU cannot be read.
     """
-    if config.objective.metric != TOKENS_PER_JOULE or config.engine.device != "cpu":
+    if config.evaluator is not None or config.objective.metric != TOKENS_PER_JOULE or config.engine.device != "cpu":
         return
     found = read_package_energy()
     if not isinstance(found, PackageEnergy):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from optimizer.app.engine_choice import EngineChoice
+from optimizer.app.engine_choice import SOMEBODY_ELSES, EngineChoice, choose_engine
 from optimizer.app.request import RunRequest, study_config
 from optimizer.config import StudyConfig, load_space
 from optimizer.config.flag_check import FlagChecker, refused
@@ -31,11 +31,16 @@ def flag_checker(engine: EngineChoice, *, notice: Callable[[str], None]) -> Flag
 def checked_config(request: RunRequest, engine: EngineChoice, *, notice: Callable[[str], None]) -> StudyConfig:
     """The study's configuration, read with the words that this engine knows.
 
+    What somebody else's engine knows cannot be told, unless a vLLM of the same version is here: --engine-python.
+
     Raises:
         InputError: A flag, a value or a variable is not one of this engine's; every one is named.
         HostError: The flags of this vLLM cannot be read.
     """
-    checker = flag_checker(engine, notice=notice)
+    if engine is SOMEBODY_ELSES and request.engine_python is None:
+        return study_config(request)
+    known = choose_engine("vllm", request.engine_python) if engine is SOMEBODY_ELSES else engine
+    checker = flag_checker(known, notice=notice)
     space = load_space(request.space)
     problems = study_flag_problems(checker, space, baseline=request.baseline, set_flags=request.set_flags)
     if problems:

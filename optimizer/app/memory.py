@@ -29,14 +29,15 @@ class StudyMemory:
 def study_memory(config: StudyConfig, settings: Settings, records: Records) -> StudyMemory:
     """The account of a study; of a model or a device that it does not know it says so, and the study goes without.
 
-    The simulated engine has a memory of its own invention, of which nothing is foretold.
+    The simulated engine has a memory of its own invention, of which nothing is foretold; and on what device somebody
+    else's engine runs is not known.
 
     Args:
         config: The study.
         settings: Turns parameters into what is launched.
         records: Gives the trials that correct the account.
     """
-    if config.engine.kind == "simulated":
+    if config.engine.kind != "vllm":
         return StudyMemory(None)
     try:
         if config.model.kind == "hub":

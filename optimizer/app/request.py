@@ -6,6 +6,7 @@ import functools
 from dataclasses import dataclass, replace
 
 from optimizer.config import StudyConfig, build_study_config, load_space
+from optimizer.config.evaluator import Evaluator, parse_evaluator
 from optimizer.config.flag_tables import STATIC_TABLES, FlagTables
 from optimizer.core.errors import InputError
 from optimizer.host.cpus import split_cpus
@@ -35,6 +36,10 @@ class RunRequest:
         engine_python: The Python that has vLLM.
         port_range: Lowest and highest port for the engine.
         seed: Of proposals and traffic.
+        sampler: Name of the search strategy.
+        least_gain: Percentage of the best that a trial must be expected to bring.
+        evaluator: Command that measures each trial in place of an engine of our own.
+        evaluator_timeout_s: Longest run of it.
     """
 
     space: str
@@ -52,6 +57,10 @@ class RunRequest:
     engine_python: str | None = None
     port_range: tuple[int, int] | None = None
     seed: int = 0
+    sampler: str | None = None
+    least_gain: str | None = None
+    evaluator: str | None = None
+    evaluator_timeout_s: float | None = None
 
 
 def study_config(request: RunRequest, tables: FlagTables = STATIC_TABLES) -> StudyConfig:
@@ -77,6 +86,9 @@ def study_config(request: RunRequest, tables: FlagTables = STATIC_TABLES) -> Stu
         trials=request.trials,
         seed=request.seed,
         workload=request.workload,
+        sampler=request.sampler,
+        least_gain=request.least_gain,
+        evaluator=_evaluator(request),
         tables=tables,
     )
     section = config.engine
@@ -88,6 +100,20 @@ def study_config(request: RunRequest, tables: FlagTables = STATIC_TABLES) -> Stu
         names = ", ".join(config.baseline.env)
         notes += (f"each engine starts cold: the baseline sets {names}, which a warm spare would read too early",)
     return replace(config, engine=section, notes=notes)
+
+
+def _evaluator(request: RunRequest) -> Evaluator | None:
+    if request.evaluator is None:
+        if request.evaluator_timeout_s is not None:
+            raise InputError("--evaluator-timeout is given without --evaluator", hint="leave it out")
+        return None
+    for option, value in (("--engine", request.engine), ("--port-range", request.port_range)):
+        if value is not None:
+            raise InputError(
+                f"{option} and --evaluator are both given, but an evaluator starts its engines itself",
+                hint="give one of the two",
+            )
+    return parse_evaluator(request.evaluator, timeout_s=request.evaluator_timeout_s)
 
 
 def settings_of(config: StudyConfig) -> Settings:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import contextlib
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from optimizer.app.energy import check_energy
-from optimizer.app.engine_choice import EngineChoice, choose_engine
+from optimizer.app.engine_choice import SOMEBODY_ELSES, EngineChoice, choose_engine
+from optimizer.app.evaluator import evaluator_runner
 from optimizer.app.facts import describe_host, software_versions
 from optimizer.app.flags import checked_config
 from optimizer.app.gpus import StudyGpus, study_gpus
 from optimizer.app.memory import study_memory
-from optimizer.app.plan import estimate_trial_s, memory_note
+from optimizer.app.plan import estimate_trial_s, evaluator_note, memory_note
 from optimizer.app.request import RunRequest, settings_of, study_config
 from optimizer.app.search import check_rules, make_search
 from optimizer.app.session import RECORD_KEPT, HostState, clear_host, client_cores, interruptible, launched_engines
@@ -22,6 +24,7 @@ from optimizer.config import StudyConfig, identity_difference
 from optimizer.core.engine_config import JsonValue
 from optimizer.core.errors import InputError
 from optimizer.core.record import StudyRecord, TrialRecord
+from optimizer.core.study_end import StudyEnd
 from optimizer.engine.launch import EngineLauncher
 from optimizer.host.files import exclusive_lock, make_folder
 from optimizer.load.tokenizer import load_tokenizer
@@ -29,10 +32,11 @@ from optimizer.storage import StudyStore, open_store
 from optimizer.tuning.aim import StudyGoal
 from optimizer.tuning.attempts import TrialAttempts
 from optimizer.tuning.client_faults import tightest_limit_ms
+from optimizer.tuning.evaluator_protocol import EVALUATOR_PROTOCOL
 from optimizer.tuning.gpu_pipeline import AttemptRunner, GpuPipeline
 from optimizer.tuning.observer import StudyObserver
 from optimizer.tuning.settings import BASELINE_NUMBER
-from optimizer.tuning.study_runner import Budget, Ended, StudyRunner
+from optimizer.tuning.study_runner import Budget, StudyRunner
 from optimizer.tuning.trial_pipeline import TrialPipeline
 
 MEASUREMENT_PROTOCOL = 3
@@ -49,7 +53,7 @@ class StudyOutcome:
 
     study: StudyRecord
     trials: list[TrialRecord]
-    ended: Ended
+    ended: StudyEnd
     total_trials: int
     storage_display: str
     record_folder: Path
@@ -68,7 +72,7 @@ def run_study(request: RunRequest, observer: StudyObserver) -> StudyOutcome:
     settings = settings_of(config)
     check_rules(config, settings)
     check_energy(config)
-    engine = choose_engine(config.engine.kind, request.engine_python)
+    engine = engine_of(config, request.engine_python)
     config = checked_config(request, engine, notice=observer.notice)
     settings = settings_of(config)
     host = clear_host(observer.notice)
@@ -80,13 +84,23 @@ def run_study(request: RunRequest, observer: StudyObserver) -> StudyOutcome:
         ):
             study = _open_study(store, config, engine, gpus)
             if not store.trials(config.study):
-                for note in (*config.notes, *memory_note(config), *_baseline_note(config)):
+                for note in (*config.notes, *memory_note(config), *evaluator_note(config), *_baseline_note(config)):
                     observer.notice(note)
             for note in gpus.notes:
                 observer.notice(note)
             work = _work(request, config, engine, gpus, host, store, study, observer, folder)
             ended = asyncio.run(interruptible(work, host, kept=RECORD_KEPT))
         return StudyOutcome(study, store.trials(config.study), ended, config.trials, store.display_url, folder)
+
+
+def engine_of(config: StudyConfig, engine_python: str | None) -> EngineChoice:
+    """The engine of a study.
+
+    Raises:
+        InputError: It is somebody else's, and the study has no evaluator.
+        HostError: vLLM is not installed where it is looked for.
+    """
+    return choose_engine(config.engine.kind, engine_python) if config.evaluator is None else SOMEBODY_ELSES
 
 
 def _baseline_note(config: StudyConfig) -> tuple[str, ...]:
@@ -128,7 +142,7 @@ def study_identity(config: StudyConfig, engine: EngineChoice, gpus: StudyGpus) -
     return {
         **config.identity(),
         "engine_version": engine.version,
-        "measurement_protocol": MEASUREMENT_PROTOCOL,
+        "measurement_protocol": MEASUREMENT_PROTOCOL if config.evaluator is None else EVALUATOR_PROTOCOL,
         **gpus.identity,
     }
 
@@ -167,18 +181,18 @@ async def _work(
     study: StudyRecord,
     observer: StudyObserver,
     folder: Path,
-) -> Ended:
+) -> StudyEnd:
     settings, goal = settings_of(config), StudyGoal(config.objective, config.slos, config.rules)
-    budget = Budget(config.trials, request.time_budget_s, estimate_trial_s(config))
-    async with launched_engines(
+    budget = Budget(config.trials, request.time_budget_s, estimate_trial_s(config), config.least_gain)
+    async with attempt_runners(
         engine, config, gpus, host, guard_log=folder / "guard.log", ports=request.port_range, notice=observer.notice
-    ) as launcher:
+    ) as pipeline:
         attempts = TrialAttempts(
             store,
             study.name,
             seed=config.seed,
             settings=settings,
-            pipeline=attempt_runner(launcher, config, gpus),
+            pipeline=pipeline,
             observer=observer,
             start_limit_s=config.engine.start_timeout_s,
             tightest_limit_ms=lambda: tightest_limit_ms(config.slos, _baseline_metrics(store, study.name)),
@@ -209,6 +223,32 @@ async def _work(
 def _baseline_metrics(store: StudyStore, study: str) -> Mapping[str, float | None]:
     baseline = store.trial(study, BASELINE_NUMBER)
     return {} if baseline is None else baseline.metrics
+
+
+@contextlib.asynccontextmanager
+async def attempt_runners(
+    engine: EngineChoice,
+    config: StudyConfig,
+    gpus: StudyGpus,
+    host: HostState,
+    *,
+    guard_log: Path,
+    ports: tuple[int, int] | None,
+    notice: Callable[[str], None],
+) -> AsyncIterator[AttemptRunner]:
+    """What makes the attempts of a study while the block runs: on engines of our own, or by the external evaluator.
+
+    Raises:
+        HostError: The guard does not come up.
+    """
+    if config.evaluator is not None:
+        async with evaluator_runner(config.evaluator, config, host, guard_log=guard_log, notice=notice) as runner:
+            yield runner
+        return
+    async with launched_engines(
+        engine, config, gpus, host, guard_log=guard_log, ports=ports, notice=notice
+    ) as launcher:
+        yield attempt_runner(launcher, config, gpus)
 
 
 def attempt_runner(launcher: EngineLauncher, config: StudyConfig, gpus: StudyGpus) -> AttemptRunner:

@@ -22,12 +22,12 @@ class ModelSource:
     Attributes:
         name: What stands for it in the identity of a study: bundled name, absolute local path, or hub id.
         target: What the engine is told to serve: an absolute local path or a hub id.
-        kind: Which of the three it is.
+        kind: Which of the three it is; or `elsewhere`, a path on the machine of somebody else's engine.
     """
 
     name: str
     target: str
-    kind: Literal["bundled", "local", "hub"]
+    kind: Literal["bundled", "local", "hub", "elsewhere"]
 
 
 @cache
@@ -41,13 +41,14 @@ def bundled_models() -> tuple[str, ...]:
     return tuple(sorted(entry.parent.name for entry in package_folder("models").glob("*/config.json")))
 
 
-def resolve_model(text: str, *, origin: str, base_dir: Path | None = None) -> ModelSource:
+def resolve_model(text: str, *, origin: str, base_dir: Path | None = None, must_be_here: bool = True) -> ModelSource:
     """Finds a model by name.
 
     Args:
         text: Bundled name, local path, or hub id `org/name`.
         origin: Where the text came from, for messages.
         base_dir: Folder that relative paths are tried from before the current one, such as that of the space file.
+        must_be_here: Whether this machine must hold what looks like a path.
 
     Raises:
         InputError: The text looks like a path and there is no model directory; or it is no name of any kind.
@@ -60,7 +61,10 @@ def resolve_model(text: str, *, origin: str, base_dir: Path | None = None) -> Mo
         if text and (candidate / "config.json").is_file():
             absolute = str(candidate.resolve())
             return ModelSource(absolute, absolute, "local")
-    if text.startswith(("/", ".", "~")) or text.count("/") > 1 or (text and path.exists()):
+    looks_like_path = text.startswith(("/", ".", "~")) or text.count("/") > 1
+    if looks_like_path and not must_be_here:
+        return ModelSource(text, text, "elsewhere")
+    if looks_like_path or (text and path.exists()):
         raise InputError(
             f"{origin}: model {text!r}: {_missing(path)}",
             hint="give the directory that holds the model's config.json and weights, or a hub id such as org/name",

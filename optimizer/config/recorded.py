@@ -8,6 +8,7 @@ import pydantic
 from pydantic import TypeAdapter, ValidationError
 
 from optimizer.config.baseline import ServeCommand
+from optimizer.config.evaluator import Evaluator, parse_evaluator
 from optimizer.config.models import resolve_model
 from optimizer.config.space_file import EngineSection
 from optimizer.config.study_config import StudyConfig
@@ -15,12 +16,14 @@ from optimizer.config.workload_file import check_requests
 from optimizer.core.engine_config import FlagValue, JsonValue
 from optimizer.core.errors import InputError
 from optimizer.core.record import StudyRecord
+from optimizer.core.samplers import DEFAULT_SAMPLER
 from optimizer.load import Workload
 from optimizer.objectives import OBJECTIVES, VerdictRules, parse_slo
 from optimizer.search_spaces import Parameter, Rule, SearchSpace
 
 _PARAMETERS: TypeAdapter[dict[str, Parameter]] = TypeAdapter(dict[str, Parameter])
 _NAMES = TypeAdapter(list[str])
+_SHARE: TypeAdapter[float | None] = TypeAdapter(float | None)
 _RULES = TypeAdapter(dict[str, float])
 _FLAGS = TypeAdapter(dict[str, pydantic.JsonValue])
 
@@ -57,7 +60,7 @@ def _config(study: StudyRecord) -> StudyConfig:
         space=SearchSpace(_PARAMETERS.validate_python(data["parameters"]), rules),
         engine=EngineSection.model_validate({**kept, **times}),
         fixed_flags=_flags(engine["flags"]),
-        model=resolve_model(str(data["model"]), origin=f"study {study.name}"),
+        model=resolve_model(str(data["model"]), origin=f"study {study.name}", must_be_here="evaluator" not in data),
         workload=_workload(study.name, _object(data["workload"]), data.get("source_path")),
         objective=OBJECTIVES[str(data["objective"])],
         slos=tuple(parse_slo(text, origin=f"study {study.name}") for text in _NAMES.validate_python(data["slos"])),
@@ -66,6 +69,17 @@ def _config(study: StudyRecord) -> StudyConfig:
         seed=int(str(data["seed"])),
         notes=tuple(_NAMES.validate_python(data["notes"])),
         rules=VerdictRules(**_RULES.validate_python(data["verdict"])),
+        sampler=str(data.get("sampler", DEFAULT_SAMPLER)),
+        least_gain=_SHARE.validate_python(data.get("least_gain")),
+        evaluator=_evaluator(study.name, data),
+    )
+
+
+def _evaluator(study: str, data: Mapping[str, JsonValue]) -> Evaluator | None:
+    if "evaluator" not in data:
+        return None
+    return parse_evaluator(
+        str(data["evaluator"]), timeout_s=float(str(data["evaluator_timeout_s"])), origin=f"study {study}: evaluator"
     )
 
 

@@ -7,7 +7,7 @@ certain: a fast or a slow setting, a cold or a warm page cache. Afterwards the s
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Final
@@ -73,6 +73,8 @@ _STAGES: Final = {
     "ramp, window and drain": Stage.MEASURING,
     "stop": Stage.STOPPING,
 }
+_STAGES_OF_EVALUATOR: Final = {"evaluator": Stage.MEASURING, "stop": Stage.STOPPING}
+"""What an external evaluator does before and after it measures, nobody tells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,19 +125,22 @@ def estimate_study_time(config: StudyConfig, trials: Iterable[TrialRecord] = ())
     """
     final = [trial for trial in trials if trial.state.is_final]
     left = max(0, config.trials - len(final))
-    timed = [attempt for trial in final for attempt in trial.attempts[-1:] if _is_complete(attempt)]
+    stages = _STAGES if config.evaluator is None else _STAGES_OF_EVALUATOR
+    timed = [attempt for trial in final for attempt in trial.attempts[-1:] if _is_complete(attempt, stages)]
     if len(timed) >= FEWEST_TIMED:
-        return _from_trials(left, final, timed)
+        return _from_trials(left, final, timed, stages)
     return _from_other_machines(config, left, begun=bool(final))
 
 
-def _is_complete(attempt: AttemptRecord) -> bool:
+def _is_complete(attempt: AttemptRecord, stages: Mapping[str, Stage]) -> bool:
     """Whether it measured: one that failed tells nothing of the window."""
     durations = {timing.stage: timing.duration_s for timing in attempt.stages}
-    return attempt.failure is None and all(durations.get(stage) is not None for stage in _STAGES.values())
+    return attempt.failure is None and all(durations.get(stage) is not None for stage in stages.values())
 
 
-def _from_trials(left: int, final: Sequence[TrialRecord], timed: Sequence[AttemptRecord]) -> StudyTime:
+def _from_trials(
+    left: int, final: Sequence[TrialRecord], timed: Sequence[AttemptRecord], stages: Mapping[str, Stage]
+) -> StudyTime:
     """Predicts the sum of `left` further trials from those so far, failed and rejected ones included.
 
     A sum of n further values of variance v, told from k earlier ones, is off by sqrt(n v + n^2 v / k): their own
@@ -144,7 +149,7 @@ def _from_trials(left: int, final: Sequence[TrialRecord], timed: Sequence[Attemp
     whole = [_seconds(trial) for trial in final]
     off = _SPREAD * stdev(whole) * math.sqrt(left + left**2 / len(whole))
     total = Span(max(left * min(whole), left * fmean(whole) - off), left * fmean(whole) + off)
-    parts = tuple(_timed_part(name, stage, left, timed) for name, stage in _STAGES.items())
+    parts = tuple(_timed_part(name, stage, left, timed) for name, stage in stages.items())
     return StudyTime(left, len(timed), Span(min(whole), max(whole)), total, parts)
 
 
@@ -170,6 +175,9 @@ def _from_other_machines(config: StudyConfig, left: int, *, begun: bool) -> Stud
         "ramp and drain": Span(LEAST_EDGES_S, max(LEAST_EDGES_S, workload.warmup.max_s)),
         "stop": STOP,
     }
+    if config.evaluator is not None:
+        # Most start an engine for each trial and load it as we do; the trials themselves tell soon.
+        each_trial = {"evaluator": _sum(each_trial.values())}
     parts = [TimePart(name, span, span.times(left)) for name, span in each_trial.items()]
     trial = _sum(each_trial.values())
     if _may_compile(config):
@@ -193,7 +201,7 @@ def _start(config: StudyConfig) -> Span:
 
 
 def _may_compile(config: StudyConfig) -> bool:
-    return config.engine.kind != "simulated" and compiles(config.fixed_flags)
+    return config.engine.kind == "vllm" and compiles(config.fixed_flags)
 
 
 def expected_compilations(config: StudyConfig, trials: int) -> tuple[float, float]:

@@ -61,7 +61,8 @@ class Failure:
         blame: Who caused it.
         detail: One sentence for a person.
         evidence: The lines (engine log, HTTP answers) it was told from, most telling first.
-        exit_code: Exit status of the engine's leader, when it ended by itself; negative for a signal.
+        exit_code: Exit status of the engine's leader, or of an external evaluator, when it ended by itself; negative
+            for a signal.
         violation: How far the setting is from working, > 0 (for example log(needed / available) KV memory),
             or None when nothing was measured.
         retryable: Whether another attempt of the same setting may end otherwise.

@@ -47,7 +47,14 @@ _own_fds: list[int] = []
 """Pipes of the guard that a child forked without exec would keep open: the optimizer must see them end with us."""
 
 
-class Launch(TypedDict):
+class Streams(TypedDict, total=False):
+    """Files of a program's own: what it reads on stdin, else nothing; and its stderr, else the log takes that too."""
+
+    stdin: str
+    stderr: str
+
+
+class Launch(Streams):
     """How to start an engine: its argv, whole environment, log file, and the CPUs it may use (empty: all)."""
 
     argv: list[str]
@@ -75,13 +82,17 @@ def prepare_child(launch: Launch) -> None:
 
 def spawn_program(launch: Launch) -> int:
     """Start argv as a fresh program."""
-    with open(launch["log"], "ab") as log:  # noqa: PTH123 (standard library only, and this is the plain way)
+    with contextlib.ExitStack() as files:
+        # Standard library only, and this is the plain way.
+        stdin = files.enter_context(open(launch.get("stdin", os.devnull), "rb"))  # noqa: PTH123
+        log = files.enter_context(open(launch["log"], "ab"))  # noqa: PTH123
+        stderr = files.enter_context(open(launch["stderr"], "ab")) if "stderr" in launch else log  # noqa: PTH123
         child = subprocess.Popen(
             launch["argv"],
             env=launch["env"],
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             stdout=log,
-            stderr=subprocess.STDOUT,
+            stderr=stderr,
             preexec_fn=lambda: prepare_child(launch),  # safe: the guard has one thread
         )
     child.returncode = 0  # reaped by `Guard._reap`, which sees orphans of the engine too

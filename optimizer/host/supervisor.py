@@ -52,12 +52,18 @@ class LaunchSpec:
     """What the guard starts: argv, the whole environment, where output goes, and the cores it may use.
 
     The environment that the program gets says TMPDIR and the guard's mark besides.
+
+    Attributes:
+        stdin: A file that it reads on stdin; None gives it nothing to read.
+        stderr: A file of its own for stderr; None sends that to the log as well. A warm spare knows neither.
     """
 
     argv: Sequence[str]
     env: Mapping[str, str]
     log: Path
     cpus: Sequence[int] = ()
+    stdin: Path | None = None
+    stderr: Path | None = None
 
 
 class SupervisedProcess:
@@ -162,11 +168,12 @@ class Supervisor:
         Raises:
             HostError: The program cannot be started, the guard is gone, or the ledger cannot be written.
         """
-        wanted = {
+        wanted: dict[str, Any] = {
             "argv": list(spec.argv),
             "env": {**spec.env, **self._surroundings()},
             "log": os.fspath(spec.log),
             "cpus": list(spec.cpus),
+            **{name: os.fspath(path) for name, path in _streams(spec) if path is not None},
         }
         self._segments = set()
         launched_at_s = time.time()
@@ -290,6 +297,10 @@ class Supervisor:
     def _engine_ended(self, exit_code: int) -> None:
         if self._engine is not None and not self._engine.exited.done():
             self._engine.exited.set_result(exit_code)
+
+
+def _streams(spec: LaunchSpec) -> tuple[tuple[str, Path | None], ...]:
+    return ("stdin", spec.stdin), ("stderr", spec.stderr)
 
 
 def _entry(mark: str, guard_pid: int, scratch: str | None) -> LedgerEntry:

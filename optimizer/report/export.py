@@ -74,7 +74,8 @@ def command_argv(trial: TrialRecord, config: EngineConfig) -> list[str]:
     """
     argv = next((attempt.argv for attempt in reversed(trial.attempts) if attempt.argv), ())
     open_config = replace(config, flags=exported_flags(config))
-    if config.engine == "vllm":
+    # Somebody else's engine was started by no words of ours; the flags are vLLM's as far as anybody knows.
+    if config.engine != "simulated":
         return serve_command(argv[0] if argv else "python3", open_config)
     program = takewhile(lambda word: not word.startswith("--"), argv)
     address = ["--host", EXPORT_HOST, "--port", str(EXPORT_PORT)]

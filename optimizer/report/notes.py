@@ -8,6 +8,7 @@ import textwrap
 from optimizer.core.confirmation import study_trials
 from optimizer.core.engine_config import EngineConfig
 from optimizer.core.record import StudyRecord, TrialRecord, best_trial
+from optimizer.core.scoring import Constraint
 from optimizer.engine.vllm.argv import flag_words
 from optimizer.report.changes import baseline_of, trial_changes
 from optimizer.report.closing import states_text
@@ -15,6 +16,7 @@ from optimizer.report.export import by_option, exported_flags, launch_flags
 from optimizer.report.secrets import hide_secrets
 from optimizer.report.simulation import SIMULATED, is_simulated
 from optimizer.report.wording import (
+    MISSING,
     change,
     confidence_text,
     duration,
@@ -41,10 +43,7 @@ def note_of(trial: TrialRecord) -> str:
         shown = f"{metric_label(trial.score.metric)}: **{table_value(trial.score.metric, trial.score.value)}**"
         interval = value_interval_text(trial.score)
         parts.append(f"{shown} ({interval})" if interval else shown)
-        limits = [
-            f"- {limit_text(c)} ({confidence_text(c.confidence)} interval: {interval_text(c)})"
-            for c in trial.score.constraints
-        ]
+        limits = [f"- {limit_text(c)}{_interval(c)}" for c in trial.score.constraints]
         parts += ["\n".join(limits)] if limits else []
     if trial.config is not None:
         flags = exported_flags(trial.config)
@@ -57,6 +56,12 @@ def note_of(trial: TrialRecord) -> str:
         rows = [f"| {metric_label(name)} | {table_value(name, value)} |" for name, value in trial.metrics.items()]
         parts.append("\n".join(["| metric | value |", "|---|---|", *rows]))
     return "\n\n".join(parts)
+
+
+def _interval(constraint: Constraint) -> str:
+    """The interval in brackets; nothing where the value alone decided."""
+    shown = interval_text(constraint)
+    return "" if shown == MISSING else f" ({confidence_text(constraint.confidence)} interval: {shown})"
 
 
 def study_note(study: StudyRecord, trials: list[TrialRecord]) -> str:

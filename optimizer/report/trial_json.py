@@ -59,7 +59,7 @@ class FailureDetail(FailureView):
     """A failure with all that is known of it."""
 
     detail: str = Field(description="One sentence.")
-    exit_code: int | None = Field(description="The engine's exit status, negative for a signal.")
+    exit_code: int | None = Field(description="Exit status of the engine or the evaluator, negative for a signal.")
     violation: float | None = Field(description="How far the setting is from working.")
     retryable: bool = Field(description="Whether another attempt may end otherwise.")
     phase: str | None = Field(description="For out_of_memory, what needed it, such as `profiling`; else null.")

@@ -102,7 +102,7 @@ def _print_failure(console: Console, failure: Failure) -> None:
     heading(console, "failure")
     blame = "the setting" if failure.blame == "config" else "the host"
     console.print(Text(f"  {hide_secrets(failure_text(failure))}"))
-    ended = "" if failure.exit_code is None else f"; the engine's exit code was {failure.exit_code}"
+    ended = "" if failure.exit_code is None else f"; the exit code was {failure.exit_code}"
     console.print(Text(f"  to blame: {blame}{ended}"))
     for line in failure.evidence:
         copyable(console, f"  | {hide_secrets(line)}")

@@ -21,6 +21,8 @@ _LABELS = {
     "prompt_tokens_per_s": "prompt tok/s",
     "requests_per_s": "requests/s",
     "goodput_requests_per_s": "good requests/s",
+    "capacity_requests_per_s": "capacity, requests/s",
+    "knee_requests_per_s": "limits used up at, requests/s",
     "prefix_cache_hit_rate": "prefix-cache hits",
     "spec_acceptance_rate": "draft acceptance",
     "kv_cache_usage_mean": "KV cache used, mean",
@@ -188,7 +190,9 @@ def limit_text(constraint: Constraint) -> str:
 
 
 def interval_text(constraint: Constraint) -> str:
-    """The interval that a limit's verdict rests on, such as `690 ms to 744 ms`."""
+    """The interval that a limit's verdict rests on, such as `690 ms to 744 ms`; `-` where it rests on none."""
+    if constraint.low is None and constraint.high is None and constraint.confidence is None:
+        return MISSING
     low = "unbounded" if constraint.low is None else metric_value(constraint.name, constraint.low)
     high = "unbounded" if constraint.high is None else metric_value(constraint.name, constraint.high)
     return f"{low} to {high}"

@@ -156,6 +156,10 @@ class TrialAttempts:
             processes=self._processes,
             tightest_limit_ms=self._tightest_limit_ms(),
             aim=self._aim(trial.role),
+            number=trial.number,
+            attempt=number,
+            role=trial.role,
+            params=trial.params,
         )
 
         def launched(argv: tuple[str, ...]) -> None:

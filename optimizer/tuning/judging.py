@@ -15,7 +15,8 @@ from optimizer.core.trial import TrialState
 from optimizer.engine.memory import MemoryPrediction
 from optimizer.metrics import summarize
 from optimizer.objectives import USUAL_RULES, Limit, Objective, VerdictRules, score
-from optimizer.objectives.objective import TOKENS_PER_JOULE, objective_metrics
+from optimizer.objectives.objective import CAPACITY, KNEE, TOKENS_PER_JOULE, objective_metrics
+from optimizer.objectives.reported import score_reported
 from optimizer.tuning.prescreen import with_memory_facts
 from optimizer.tuning.trial_pipeline import AttemptOutcome
 
@@ -48,15 +49,26 @@ def judged(
     Raises:
         HostError: The objective's metric cannot be measured on this host.
     """
+    if outcome.reported is not None:
+        values = outcome.reported.values
+        told = score_reported(objective, limits(values), outcome.reported, rules)
+        return replace(trial, state=STATE_OF_VERDICT[told.verdict], metrics=values, score=told)
     if outcome.measurement is None:
         return replace(trial, state=TrialState.FAILED, failure=outcome.failure)
     metrics = summarize(with_memory_facts(outcome.measurement, outcome.startup, prediction))
     load, must_hold = outcome.measurement.load, limits(metrics)
     metrics |= objective_metrics(load, must_hold)
+    capacity = outcome.capacity
+    if capacity is not None:
+        knee = capacity.result.knee
+        metrics |= {CAPACITY: capacity.rate_per_s, KNEE: None if knee is None else knee.rate_per_s}
+        rules = replace(rules, level=capacity.level)
     if metrics.get(objective.metric) is None:
         raise _not_measured(trial, objective, outcome.measurement)
     scored = score(objective, must_hold, outcome.measurement, metrics, rules)
     given_up = load.stopped_by is StopReason.DOMINATED and scored.verdict is not Verdict.INFEASIBLE
+    if capacity is not None:
+        scored, given_up = capacity.told(scored), capacity.result.dominated
     state = TrialState.DOMINATED if given_up else STATE_OF_VERDICT[scored.verdict]
     notes = (*trial.notes, *outcome.measurement.engine.notes)
     return replace(trial, state=state, metrics=metrics, score=scored, notes=notes)
