@@ -62,6 +62,22 @@ class MemoryPrescreen:
         self._records = records
         self._inherited = dict(inherited or {})
         self._learnt: tuple[tuple[int, ...], Calibration] | None = None
+        self._opened: tuple[int, Calibration] | None = None
+
+    @property
+    def account(self) -> MemoryAccount:
+        """Of the study's model on its device, as it is before any start."""
+        return self._account
+
+    @property
+    def device_bytes(self) -> int:
+        """Memory of one device."""
+        return self._device_bytes()
+
+    @property
+    def inherited(self) -> Mapping[str, str]:
+        """Environment variables that engines inherit, as far as they matter here."""
+        return dict(self._inherited)
 
     def predict(self, config: EngineConfig) -> MemoryPrediction | None:
         """What a launch would take and leave; None where that cannot be told of its flags."""
@@ -72,8 +88,13 @@ class MemoryPrescreen:
 
         It says why a proposal cannot start, at the optimistic end of what is predicted; None when it may.
         """
-        device_bytes, calibration = self._known()
+        device_bytes, calibration = self._opened = self._known()
         return lambda params: misfit_of(self._predicted(self._config(params), device_bytes, calibration))
+
+    def foretold(self, params: Mapping[str, ParamValue]) -> MemoryPrediction | None:
+        """As `predict`, by what was known when the check was last opened: the record is not read again."""
+        self._opened = self._opened or self._known()
+        return self._predicted(self._config(params), *self._opened)
 
     def require_any_fit(self, space: SearchSpace) -> None:
         """Make sure that the setting which asks for least memory may start, whatever the rules of the space.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from optimizer.core.engine_config import EngineConfig
+from optimizer.core.engine_config import EngineConfig, FlagValue
 from optimizer.core.record import ParamValue
 from optimizer.core.trial import TrialRole
 from optimizer.search_spaces import BUILT_IN_RULES, GIB, SearchSpace
@@ -73,9 +73,13 @@ class Settings:
 
     def broken_rules(self, params: Mapping[str, ParamValue]) -> tuple[str, ...]:
         """The rules that a proposal breaks, vLLM's and the space's own, as they were written."""
-        flags = self.resolve(TrialRole.SEARCH, params).config.flags
+        flags = self.flags(params)
         rules = (*BUILT_IN_RULES, *self.resolver.space.rules)
         return tuple(rule.text for rule in rules if rule.broken_by(flags) is not None)
+
+    def flags(self, params: Mapping[str, ParamValue]) -> Mapping[str, FlagValue]:
+        """All flags that a proposal is launched with."""
+        return self.resolve(TrialRole.SEARCH, params).config.flags
 
     def fixed_proposals(self) -> dict[int, dict[str, ParamValue]]:
         """The parameters of the trials that are not drawn: the baseline's, and none for vLLM's defaults."""

@@ -18,10 +18,13 @@ from optimizer.engine.memory import MemoryAccount
 from optimizer.engine.vllm.startup_log import StartupFacts
 from optimizer.search_spaces import BoolParameter, ChoiceParameter, FloatParameter, IntParameter, Rule, SearchSpace
 from optimizer.storage import open_store
+from optimizer.tuning.course import MAX_REJECTS
 from optimizer.tuning.optuna_search import OptunaSearch
 from optimizer.tuning.prescreen import MemoryPrescreen, Misfit, observations, with_memory_facts
-from optimizer.tuning.rule_keeping_sampler import MAX_REJECTS, STARTUP_TRIALS, RuleKeepingSampler
+from optimizer.tuning.rule_keeping_sampler import RuleKeepingSampler
 from optimizer.tuning.settings import Settings
+from optimizer.tuning.strategies.draw import STARTUP_TRIALS
+from optimizer.tuning.strategies.tpe import Tpe
 
 GIB = 2**30
 TOTAL = 24 * GIB
@@ -216,6 +219,8 @@ def asking(prescreen, settings_of):
             fixed=settings.fixed_proposals(),
             seed=seed,
             prescreen=None if check is None else lambda: check,
+            strategy=Tpe(searched),
+            records=lambda: (),
         )
         return OptunaSearch(None, "s", metric="m", maximise=True, sampler=sampler)
 
@@ -246,7 +251,7 @@ def test_no_proposal_that_cannot_start_is_ever_made(asking, prescreen):
 
 
 def test_how_many_were_rejected_and_why_is_told_of_the_trial(asking):
-    notes = [note for _, told in ask_and_tell(asking(TIGHT), 12)[2:] for note in told]
+    notes = [note for _, (_, *told) in ask_and_tell(asking(TIGHT), 12)[2:] for note in told]
     assert notes
     for note in notes:
         assert note.partition(" ")[0].isdigit()
@@ -275,11 +280,12 @@ def test_after_64_rejects_the_nearest_that_fits_is_proposed(asking, some_misfit)
         rejected.append(params)
         return some_misfit
 
-    params, (note,) = ask_and_tell(asking(WIDE, only_one), 3)[2]
+    params, (why, note) = ask_and_tell(asking(WIDE, only_one), 3)[2]
     assert (params["max-num-seqs"], params["block-size"]) == (4096, 64)
     last = rejected[MAX_REJECTS - 1]
     others = ("engine-memory", "max-model-len", "enable-prefix-caching")
     assert {name: params[name] for name in others} == {name: last[name] for name in others}
+    assert why == "proposed by tpe"
     assert note.startswith(f"{MAX_REJECTS} proposals before this one were rejected unlaunched: ")
     assert note.endswith("this is the nearest setting that fits")
 
@@ -366,14 +372,17 @@ async def test_an_interrupted_trial_keeps_its_note(bench, some_misfit):
         fixed=bench.settings.fixed_proposals(),
         seed=0,
         prescreen=lambda: first_alone,
+        strategy=Tpe(bench.settings.resolver.space),
+        records=lambda: (),
     )
     with OptunaSearch(bench.store, "s", metric="output_tokens_per_s", maximise=True, sampler=sampler) as search:
         assert [search.ask()[0] for _ in range(3)] == [0, 1, 2]
     with bench.search() as search:
         assert search.open_numbers() == [0, 1, 2]
-        assert search.notes(2)[0].startswith("1 proposal before this one was rejected unlaunched: ")
+        assert search.notes(2)[1].startswith("1 proposal before this one was rejected unlaunched: ")
     await bench.run(3)
-    assert bench.trials[2].notes[0].startswith("1 proposal before this one was rejected unlaunched: ")
+    assert bench.trials[2].notes[0] == "proposed by tpe"
+    assert bench.trials[2].notes[1].startswith("1 proposal before this one was rejected unlaunched: ")
 
 
 @pytest.fixture
@@ -399,6 +408,8 @@ def screened_bench(bench, account, settings_of, measurement, monkeypatch):
             fixed=bench.settings.fixed_proposals(),
             seed=5,
             prescreen=screen.opened,
+            strategy=Tpe(TIGHT),
+            records=lambda: bench.trials,
         ),
     )
     return bench
