@@ -11,6 +11,7 @@ from optimizer.app.study_time import study_time
 from optimizer.config import StudyConfig
 from optimizer.config.study_time import StudyTime, estimate_study_time
 from optimizer.core.record import ParamValue
+from optimizer.core.samplers import SAMPLERS
 from optimizer.core.trial import TrialRole
 from optimizer.engine.vllm.argv import serve_command
 from optimizer.load import Workload
@@ -21,12 +22,13 @@ SHOWN_PROPOSALS = 5
 
 @dataclass(frozen=True, slots=True)
 class PlannedTrial:
-    """One of the first trials, with the command that would serve it."""
+    """One of the first trials, with the command that would serve it, and how it came to be proposed."""
 
     number: int
     role: TrialRole
     params: Mapping[str, ParamValue]
     argv: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,7 @@ class StudyPlan:
     workload: str
     objective: str
     slos: tuple[str, ...]
+    sampler: str
     trials: int
     proposals: list[PlannedTrial]
     time: StudyTime
@@ -50,8 +53,8 @@ class StudyPlan:
 def plan_study(request: RunRequest) -> StudyPlan:
     """Lay a study out. Starts no engine, records nothing, needs no vLLM.
 
-    The search proposals shown are those of an empty history: the first ones are drawn at random under the rules, and
-    are what the study would try first; later ones depend on results.
+    The search proposals shown are those of an empty history: they are what the study would try first, as far as that
+    does not depend on results.
 
     Raises:
         InputError: The request is wrong.
@@ -67,10 +70,11 @@ def plan_study(request: RunRequest) -> StudyPlan:
         workload=describe_workload(config.workload),
         objective=f"{'highest' if config.objective.maximise else 'lowest'} {config.objective.metric}",
         slos=tuple(str(slo) for slo in config.slos),
+        sampler=f"{config.sampler}: {SAMPLERS[config.sampler]}",
         trials=config.trials,
         proposals=_planned(config, settings),
         time=study_time(config, request.storage),
-        notes=(*config.notes, *memory_note(config)),
+        notes=(*config.notes, *memory_note(config), *evaluator_note(config)),
     )
 
 
@@ -89,6 +93,14 @@ def memory_note(config: StudyConfig) -> tuple[str, ...]:
     )
 
 
+def evaluator_note(config: StudyConfig) -> tuple[str, ...]:
+    """Says who measures, where it is not we."""
+    if config.evaluator is None:
+        return ()
+    limit = f"{config.evaluator.timeout_s:g} s"
+    return (f"each trial is measured by `{config.evaluator.command}`, which has {limit} for it",)
+
+
 def describe_workload(workload: Workload) -> str:
     """The traffic in one line."""
     sharing = workload.shared_prefix
@@ -98,7 +110,8 @@ def describe_workload(workload: Workload) -> str:
 
 def _planned(config: StudyConfig, settings: Settings) -> list[PlannedTrial]:
     planned = []
-    for number, params in first_proposals(config, settings, min(SHOWN_PROPOSALS, config.trials)):
-        engine = settings.resolve(role_of(number), params).config
-        planned.append(PlannedTrial(number, role_of(number), params, tuple(serve_command("python", engine))))
+    for proposal in first_proposals(config, settings, min(SHOWN_PROPOSALS, config.trials)):
+        role = role_of(proposal.number)
+        argv = tuple(serve_command("python", settings.resolve(role, proposal.params).config))
+        planned.append(PlannedTrial(proposal.number, role, proposal.params, argv, proposal.notes))
     return planned

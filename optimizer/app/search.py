@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from optimizer.app.knowledge import study_knowledge
 from optimizer.app.memory import study_memory
 from optimizer.config import StudyConfig
+from optimizer.core.confirmation import study_trials
+from optimizer.core.errors import InputError
 from optimizer.core.record import ParamValue
 from optimizer.storage import StudyStore
 from optimizer.tuning.optuna_search import OptunaSearch
 from optimizer.tuning.prescreen import MemoryPrescreen
 from optimizer.tuning.rule_keeping_sampler import RuleKeepingSampler
 from optimizer.tuning.settings import DEFAULT_NUMBER, Settings
+from optimizer.tuning.strategies import strategy_named
+from optimizer.tuning.strategies.catalogue import MODELLING
+from optimizer.tuning.strategy import ForeseesGain
 
 
 def make_search(
@@ -24,21 +32,48 @@ def make_search(
         prescreen: Tells what cannot start; None lets every proposal be launched.
 
     Raises:
+        InputError: What the sampler needs is not installed, or it cannot tell when the study shall end.
         HostError: The database cannot be used.
     """
+    knowledge = study_knowledge(config, settings, prescreen) if config.sampler in MODELLING else None
+    strategy = strategy_named(
+        config.sampler,
+        config.space,
+        prior=None if knowledge is None else knowledge.prior,
+        memory_of=None if knowledge is None else knowledge.memory_of,
+    )
+    if config.least_gain is not None and not isinstance(strategy, ForeseesGain):
+        raise InputError(
+            f"--stop-below-gain: the sampler {config.sampler} does not say what it expects of a trial",
+            hint="take one that does (--sampler gp), or end the study by --trials or --time-budget",
+        )
     sampler = RuleKeepingSampler(
         config.space,
         settings.broken_rules,
         fixed=settings.fixed_proposals(),
         seed=config.seed,
         prescreen=None if prescreen is None else prescreen.opened,
+        strategy=strategy,
+        records=(lambda: ()) if store is None else (lambda: study_trials(store.trials(config.study))),
+        first=() if knowledge is None else knowledge.first,
+        flips=knowledge is not None,
+        flags_of=settings.flags,
     )
     objective = config.objective
     return OptunaSearch(store, config.study, metric=objective.metric, maximise=objective.maximise, sampler=sampler)
 
 
-def first_proposals(config: StudyConfig, settings: Settings, count: int) -> list[tuple[int, dict[str, ParamValue]]]:
-    """Number and parameters of the first trials of a study without a history; nothing is written.
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """What a study would try: the trial's number and parameters, and how it came to be proposed."""
+
+    number: int
+    params: dict[str, ParamValue]
+    notes: tuple[str, ...]
+
+
+def first_proposals(config: StudyConfig, settings: Settings, count: int) -> list[Proposal]:
+    """The first trials of a study without a history; nothing is written.
 
     Raises:
         InputError: The rules of the space leave no setting, or nothing in it can start for want of memory.
@@ -47,7 +82,8 @@ def first_proposals(config: StudyConfig, settings: Settings, count: int) -> list
     if prescreen is not None:
         prescreen.require_any_fit(config.space)
     search = make_search(config, settings, None, prescreen)
-    return [search.ask() for _ in range(count)]
+    asked = (search.ask() for _ in range(count))
+    return [Proposal(number, params, search.notes(number)) for number, params in asked]
 
 
 def check_rules(config: StudyConfig, settings: Settings) -> None:

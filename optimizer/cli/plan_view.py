@@ -19,7 +19,7 @@ def print_plan(console: Console, plan: StudyPlan) -> None:
     console.print(Text(f"study {plan.study} over space {plan.space_name}: nothing is started", style="bold"))
     rows = [("model", plan.model), ("workload", plan.workload), ("objective", plan.objective)]
     rows += [("limit", slo) for slo in plan.slos] or [("limit", "none")]
-    labelled(console, [*rows, ("trials", str(plan.trials)), ("time", time_text(plan.time))])
+    labelled(console, [*rows, ("sampler", plan.sampler), ("trials", str(plan.trials)), ("time", time_text(plan.time))])
     heading(console, "parameters")
     table = plain_table("flag", "range")
     table.columns[1].justify = "left"
@@ -33,6 +33,8 @@ def print_plan(console: Console, plan: StudyPlan) -> None:
     for proposal in plan.proposals:
         heading(console, f"trial #{proposal.number} ({proposal.role})")
         setting = " ".join(f"{name}={value}" for name, value in proposal.params.items())
+        for note in proposal.notes:
+            console.print(Text(f"  {hide_secrets(note)}"))
         copyable(console, f"  {setting or 'no searched flag'}")
         copyable(console, f"  {shlex.join(hide_argument_secrets(proposal.argv))}")
     for note in plan.notes:

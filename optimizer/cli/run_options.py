@@ -53,6 +53,30 @@ PortRangeOption: TypeAlias = Annotated[
     str | None, typer.Option("--port-range", metavar="LOW-HIGH", help="Ports that engines may listen on.")
 ]
 SeedOption: TypeAlias = Annotated[int, typer.Option("--seed", min=0, metavar="N", help="Seed of search and traffic.")]
+SamplerOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--sampler", metavar="NAME", help="Search strategy: tpe, gp, optuna-gp, random, grid or one-at-a-time."
+    ),
+]
+StopBelowGainOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--stop-below-gain", metavar="SHARE", help="End when less of the best, such as 1%, is expected of a trial."
+    ),
+]
+EvaluatorOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--evaluator",
+        metavar="COMMAND",
+        help="Measures each trial in place of an engine of ours: JSON on stdin, JSON out (docs/evaluator.md).",
+    ),
+]
+EvaluatorTimeoutOption: TypeAlias = Annotated[
+    str | None,
+    typer.Option("--evaluator-timeout", metavar="TIME", help="Longest run of the evaluator; 1h by default."),
+]
 DryRunOption: TypeAlias = Annotated[
     bool, typer.Option("--dry-run", help="Show space, first proposals and time needed; start nothing.")
 ]

@@ -21,10 +21,12 @@ from optimizer.config.baseline import ServeCommand, parse_serve_command
 from optimizer.config.flag_tables import STATIC_TABLES, FlagTables
 from optimizer.config.models import ModelSource, package_folder, resolve_model
 from optimizer.config.problems import input_error, nearest
+from optimizer.config.search_options import share_of
 from optimizer.config.secret_names import is_secret_setting, is_secret_variable
 from optimizer.config.yaml_reader import read_yaml
 from optimizer.core.engine_config import FlagValue, canonical_flag
 from optimizer.core.errors import InputError
+from optimizer.core.samplers import DEFAULT_SAMPLER, SAMPLERS
 from optimizer.load import Workload
 from optimizer.load.sources import FOLDER
 from optimizer.objectives import OBJECTIVES, Slo, check_slos, parse_slo
@@ -50,7 +52,10 @@ class EngineSection(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    kind: Literal["vllm", "simulated"] = Field(default="vllm", description="Which adapter launches the engine.")
+    kind: Literal["vllm", "simulated", "external"] = Field(
+        default="vllm",
+        description="Which adapter launches the engine; external: none, and the command of --evaluator measures.",
+    )
     device: Literal["gpu", "cpu"] = Field(default="gpu", description="What the engine computes on.")
     memory_gib: float | None = Field(
         default=None,
@@ -144,6 +149,10 @@ class SpaceFile(BaseModel):
         ge=MINIMUM_TRIALS,
         description="Trials of a study; baseline and defaults are the first two.",
     )
+    sampler: str = Field(default=DEFAULT_SAMPLER, description="Which search strategy proposes.")
+    stop_below_gain: str | None = Field(
+        default=None, description="End when less than this share of the best is expected of a trial, such as `1%`."
+    )
     _origin: str = PrivateAttr(default="space")
     _folder: Path | None = PrivateAttr(default=None)
 
@@ -155,6 +164,25 @@ class SpaceFile(BaseModel):
                 f"{value!r} is not known{nearest(value, list(OBJECTIVES))}; allowed: {', '.join(OBJECTIVES)}"
             )
         return value
+
+    @field_validator("sampler")
+    @classmethod
+    def _known_sampler(cls, value: str) -> str:
+        if value not in SAMPLERS:
+            raise ValueError(f"{value!r} is not known{nearest(value, list(SAMPLERS))}; allowed: {', '.join(SAMPLERS)}")
+        return value
+
+    @field_validator("stop_below_gain")
+    @classmethod
+    def _a_share(cls, value: str | None) -> str | None:
+        if value is not None and share_of(value) is None:
+            raise ValueError(f"{value!r} is no share between 0 % and 100 %; write it as 1% or 0.5%")
+        return value
+
+    @property
+    def least_gain(self) -> float | None:
+        """What a trial must be expected to bring over the best, as a share of it; None asks for nothing."""
+        return None if self.stop_below_gain is None else share_of(self.stop_below_gain)
 
     @field_validator("parameters", mode="before")
     @classmethod

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 
 from optimizer.config.aims import check_aims
 from optimizer.config.baseline import ServeCommand, parse_serve_command
+from optimizer.config.evaluator import EXTERNAL, Evaluator
 from optimizer.config.flag_tables import (
     DEPLOYMENT_VARIABLES,
     SAME_FLAGS,
@@ -17,12 +18,14 @@ from optimizer.config.flag_tables import (
 from optimizer.config.flag_values import typed_value
 from optimizer.config.models import ModelSource, resolve_model
 from optimizer.config.problems import nearest
+from optimizer.config.search_options import known_sampler, parse_gain
 from optimizer.config.secret_names import is_secret_setting
 from optimizer.config.space_file import MEMORY_FLAG, MINIMUM_TRIALS, EngineSection, SpaceFile
 from optimizer.config.workload_file import load_workload
 from optimizer.core.engine_config import EngineConfig, FlagValue, JsonValue, canonical_flag
 from optimizer.core.errors import InputError
 from optimizer.core.record import ParamValue
+from optimizer.core.samplers import DEFAULT_SAMPLER
 from optimizer.load import Workload
 from optimizer.load.tokenizer import load_tokenizer
 from optimizer.objectives import OBJECTIVES, USUAL_RULES, Objective, Slo, VerdictRules, check_slos, parse_slo
@@ -58,6 +61,10 @@ class StudyConfig:
         seed: Of proposals and traffic.
         notes: Remarks for a person about what the overrides changed.
         rules: How sure a verdict must be.
+        sampler: Name of the search strategy.
+        least_gain: The study ends when the search expects less of a further trial, as a share of the best so far; None:
+            it does not end for that.
+        evaluator: Measures the trials in place of an engine of our own; None as a rule.
     """
 
     study: str
@@ -74,6 +81,9 @@ class StudyConfig:
     seed: int
     notes: tuple[str, ...] = ()
     rules: VerdictRules = USUAL_RULES
+    sampler: str = DEFAULT_SAMPLER
+    least_gain: float | None = None
+    evaluator: Evaluator | None = None
 
     def launch_flags(self, device_memory_bytes: int | None) -> dict[str, FlagValue]:
         """The fixed flags, with the memory of `engine.memory_gib` as a fraction of the device's.
@@ -122,7 +132,7 @@ class StudyConfig:
         return self.space.params_from_flags(config.flags, device_memory_bytes=device_memory_bytes)
 
     def identity(self) -> dict[str, JsonValue]:
-        """What all trials of one study share, as plain JSON. The number of trials and the study's name are no part."""
+        """What all trials of one study share, as plain JSON. How long and by which sampler is no part."""
         return {
             **self.space.as_dict(),
             "model": self.model.name,
@@ -141,6 +151,7 @@ class StudyConfig:
             "verdict": asdict(self.rules),
             "baseline": None if self.baseline is None else self.baseline.as_dict(),
             "seed": self.seed,
+            **({} if self.evaluator is None else {"evaluator": self.evaluator.command}),
         }
 
     def as_dict(self) -> dict[str, JsonValue]:
@@ -150,6 +161,9 @@ class StudyConfig:
             "study": self.study,
             "space": self.space_name,
             "trials": self.trials,
+            "sampler": self.sampler,
+            "least_gain": self.least_gain,
+            **({} if self.evaluator is None else {"evaluator_timeout_s": self.evaluator.timeout_s}),
             "start_timeout_s": self.engine.start_timeout_s,
             "hang_after_s": self.engine.hang_after_s,
             "source_path": None if self.workload.source is None else self.workload.source.path,
@@ -169,6 +183,9 @@ def build_study_config(
     trials: int | None = None,
     seed: int = 0,
     workload: str | None = None,
+    sampler: str | None = None,
+    least_gain: str | None = None,
+    evaluator: Evaluator | None = None,
     tables: FlagTables = STATIC_TABLES,
 ) -> StudyConfig:
     """Applies the command line's overrides to a space file; None and () leave what the file says.
@@ -184,6 +201,9 @@ def build_study_config(
         trials: Total number of trials.
         seed: Of proposals and traffic.
         workload: Name of a built-in workload, or path of a YAML file.
+        sampler: Key of `SAMPLERS`.
+        least_gain: A percentage such as `1%`.
+        evaluator: Measures the trials in place of an engine of our own, which then need not be here, nor its model.
         tables: How many words each flag of a command line takes.
 
     Raises:
@@ -192,7 +212,11 @@ def build_study_config(
         HostError: The workload sends text, and the library that reads tokenizers is not installed.
     """
     fixed, searched, notes = _fix(space, set_flags, tables)
-    source = space.model_source() if model is None else resolve_model(model, origin="--model")
+    source = (
+        space.model_source()
+        if model is None
+        else resolve_model(model, origin="--model", must_be_here=evaluator is None)
+    )
     command = (
         space.parsed_baseline(tables)
         if baseline is None
@@ -205,13 +229,13 @@ def build_study_config(
     traffic = space.workload if workload is None else load_workload(workload)
     sought, limits = _objective(objective or space.objective), _slos(slos) if slos else space.parsed_slos()
     check_aims(sought, limits, traffic, origin=f"{space.origin}: objective" if objective is None else "--objective")
-    if traffic.needs_tokenizer:
+    if traffic.needs_tokenizer and evaluator is None:
         load_tokenizer(source.target)
     return StudyConfig(
         study=_study_name(study, space),
         space_name=space.name,
         space=_holding_requests(searched, traffic),
-        engine=space.engine,
+        engine=space.engine if evaluator is None else _somebody_elses(space.engine),
         fixed_flags=fixed,
         model=source,
         workload=traffic,
@@ -222,7 +246,15 @@ def build_study_config(
         seed=seed,
         notes=tuple(notes),
         rules=space.verdict.rules,
+        sampler=space.sampler if sampler is None else known_sampler(sampler, origin="--sampler"),
+        least_gain=space.least_gain if least_gain is None else parse_gain(least_gain, origin="--stop-below-gain"),
+        evaluator=evaluator,
     )
+
+
+def _somebody_elses(engine: EngineSection) -> EngineSection:
+    """The section of an engine that is not launched here: nothing is kept warm for it, and no core is its own."""
+    return engine.model_copy(update={"kind": EXTERNAL, "warm_start": False, "pin_cpus": False})
 
 
 def _fix(

@@ -129,8 +129,8 @@ class StudyRecord:
 def best_trial(trials: list[TrialRecord], *, maximise: bool) -> TrialRecord | None:
     """The feasible trial with the best value; the earlier of two equals. None when no trial is feasible.
 
-    This is the only place that picks a best trial: a failed, infeasible or undecided one never is, nor is a repeat on
-    held-out traffic.
+    This is the only place that picks a best trial: a failed, infeasible or undecided one never is, nor is one whose
+    value is no finite number, nor a repeat on held-out traffic.
     """
     feasible = [
         trial
@@ -138,7 +138,7 @@ def best_trial(trials: list[TrialRecord], *, maximise: bool) -> TrialRecord | No
         if trial.state is TrialState.FEASIBLE
         and trial.role is not TrialRole.CONFIRM
         and trial.value is not None
-        and not math.isnan(trial.value)
+        and math.isfinite(trial.value)
     ]
     if not feasible:
         return None

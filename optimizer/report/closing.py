@@ -15,6 +15,7 @@ from rich.text import Text
 from optimizer.core.confirmation import study_trials
 from optimizer.core.record import StudyRecord, TrialRecord, best_trial
 from optimizer.core.scoring import Constraint
+from optimizer.core.study_end import StudyEnd
 from optimizer.core.trial import TrialRole, TrialState
 from optimizer.objectives.confirmation import Confirmation, judge_confirmation
 from optimizer.report.changes import baseline_of, trial_changes
@@ -22,7 +23,14 @@ from optimizer.report.commands import StudyCommands
 from optimizer.report.confirm_view import confirmation_text
 from optimizer.report.export import launch_flags
 from optimizer.report.layout import copyable, heading, labelled, plain_table
-from optimizer.report.nearest import NearestMiss, binding_limit, nearest_miss
+from optimizer.report.nearest import (
+    NearestMiss,
+    Relaxation,
+    best_relaxation,
+    binding_limit,
+    least_relaxation,
+    nearest_miss,
+)
 from optimizer.report.simulation import SIMULATED, is_simulated
 from optimizer.report.wording import MISSING, change, limit_text, metric_label, metric_value, table_value, value_text
 
@@ -36,6 +44,11 @@ _SHOWN_METRICS = (
     "spec_acceptance_rate",
 )
 
+_ENDINGS = {
+    StudyEnd.EXHAUSTED: "Ended early: every setting of the space that may be launched was tried.",
+    StudyEnd.LITTLE_GAIN: "Ended early: of its last proposals the search expected less than --stop-below-gain asks.",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Closing:
@@ -43,7 +56,7 @@ class Closing:
 
     Attributes:
         total_trials: How many the study was to have.
-        out_of_time: The time budget ended the run before that.
+        ended: Why this run ended.
         storage_display: Where the record lies, password hidden.
         record_folder: Where the engine logs and request samples lie.
     """
@@ -51,7 +64,7 @@ class Closing:
     study: StudyRecord
     trials: list[TrialRecord]
     total_trials: int
-    out_of_time: bool
+    ended: StudyEnd
     storage_display: str
     record_folder: Path
     commands: StudyCommands
@@ -82,6 +95,8 @@ def print_closing(console: Console, closing: Closing) -> None:
     """Prints the report; it says the same whether or not the console is a terminal."""
     heading(console, f"study {closing.study.name}: {closing.done} of {closing.total_trials} trials")
     console.print(Text(states_text(closing.searched)))
+    if closing.ended in _ENDINGS:
+        console.print(Text(_ENDINGS[closing.ended]))
     if is_simulated(closing.study):
         console.print(Text(SIMULATED, style="bold yellow"))
     console.print(_comparison(closing))
@@ -215,6 +230,31 @@ def _print_nothing_feasible(console: Console, closing: Closing) -> None:
         return
     console.print(Text(_miss_text(miss)))
     console.print(Text(f"Its changes: {trial_changes(miss.trial, baseline_of(closing.trials))}"))
+    _print_relaxations(console, closing)
+
+
+def _print_relaxations(console: Console, closing: Closing) -> None:
+    least = least_relaxation(closing.searched)
+    best = best_relaxation(closing.searched, maximise=closing.study.maximise)
+    if least is None or best is None:
+        console.print(Text("No single limit, relaxed alone, would let a measured trial meet all the others."))
+        return
+    console.print(Text(f"Least to relax: {_relaxation_text(closing, least)}"))
+    if best != least:
+        console.print(Text(f"For the best of what was seen: {_relaxation_text(closing, best)}"))
+
+
+def _relaxation_text(closing: Closing, relaxation: Relaxation) -> str:
+    baseline = baseline_of(closing.trials)
+    reference = None if baseline is None or baseline is relaxation.trial else baseline.value
+    score = relaxation.trial.score
+    worth = "" if score is None else f" with {value_text(score, reference)}"
+    doubt = "" if relaxation.is_sure else "; that is what was seen of a run too short to be sure of more"
+    return (
+        f"{metric_label(relaxation.name)} from {metric_value(relaxation.name, relaxation.limit)} to "
+        f"{metric_value(relaxation.name, relaxation.needed)} (+{relaxation.percent:.1f} %) would let "
+        f"#{relaxation.trial.number}{worth} meet every limit{doubt}: --slo {relaxation.name}={relaxation.needed:g}"
+    )
 
 
 def _miss_text(miss: NearestMiss) -> str:
@@ -226,7 +266,7 @@ def _miss_text(miss: NearestMiss) -> str:
 def _print_places(console: Console, closing: Closing, best: TrialRecord | None) -> None:
     commands = closing.commands
     heading(console, "next")
-    if closing.out_of_time and commands.resume is not None:
+    if closing.ended is StudyEnd.TIME_BUDGET and commands.resume is not None:
         console.print(Text("The time budget is used up. Go on with:"))
         copyable(console, f"  {commands.resume}")
     rows = [("record", closing.storage_display), ("logs", str(closing.record_folder))]

@@ -13,6 +13,7 @@ from optimizer.core.record import ParamValue, StudyRecord, TrialRecord, best_tri
 from optimizer.objectives.confirmation import judge_confirmation
 from optimizer.report.changes import baseline_of
 from optimizer.report.export import command_argv, exported_env, exported_flags, improvement
+from optimizer.report.nearest import Relaxation, best_relaxation, binding_limit, least_relaxation, nearest_miss
 from optimizer.report.secrets import hide_secrets
 
 ALWAYS_PRESENT_METRICS = (
@@ -66,11 +67,50 @@ class TrialView(_View):
     failure: FailureView | None = Field(description="Null when it did not fail.")
 
 
+class BindingView(_View):
+    """The limit that most measured trials do not meet."""
+
+    limit: str = Field(description="Metric name of the limit.")
+    not_met: int = Field(description="Trials that do not meet it.")
+    of: int = Field(description="Trials that were judged by it.")
+
+
+class NearestView(_View):
+    """The measured trial that comes nearest to meeting every limit."""
+
+    trial: int = Field(description="Its number.")
+    not_met: list[str] = Field(description="Limits that it breaks or that are undecided.")
+    excess_percent: float | None = Field(description="How far its worst metric lies over the limit; 0 if undecided.")
+
+
+class RelaxationView(_View):
+    """One limit that, relaxed alone, would let a trial meet all."""
+
+    trial: int = Field(description="The trial's number.")
+    limit: str = Field(description="Metric name of the limit.")
+    stated: float = Field(description="Its value.")
+    needed: float = Field(description="The value that would do.")
+    percent: float = Field(description="By how much it grows.")
+    sure: bool = Field(description="False when the run was too short for an upper end: `needed` is what was observed.")
+
+
+class NothingFeasibleView(_View):
+    """What a study without a feasible trial tells; null where nothing was measured that could tell it."""
+
+    binding: BindingView | None = Field(description="The limit that binds.")
+    nearest: NearestView | None = Field(description="The nearest miss.")
+    least_relaxation: RelaxationView | None = Field(description="The smallest that makes any trial feasible.")
+    best_relaxation: RelaxationView | None = Field(description="That which makes the best trial feasible.")
+
+
 class StudyView(_View):
     """`status --study N --json`."""
 
     study: str = Field(description="Name of the study.")
     best: int | None = Field(description="Number of the best feasible trial; null when there is none.")
+    nothing_feasible: NothingFeasibleView | None = Field(
+        description="Null when a trial is feasible, or none has ended."
+    )
     trials: list[TrialView] = Field(description="Every trial, by number.")
 
 
@@ -98,7 +138,12 @@ def study_list(studies: list[tuple[StudyRecord, list[TrialRecord]]]) -> StudyLis
 
 def study_view(study: StudyRecord, trials: list[TrialRecord]) -> StudyView:
     """A study and its trials."""
-    return StudyView(study=study.name, best=_best_number(study, trials), trials=[trial_view(t) for t in trials])
+    return StudyView(
+        study=study.name,
+        best=_best_number(study, trials),
+        nothing_feasible=_nothing_feasible(study, study_trials(trials)),
+        trials=[trial_view(t) for t in trials],
+    )
 
 
 def trial_view(trial: TrialRecord) -> TrialView:
@@ -129,6 +174,37 @@ def export_view(study: StudyRecord, trials: list[TrialRecord], trial: TrialRecor
         baseline_value=None if baseline is None else finite(baseline.value),
         improvement=finite(improvement(study, trial, trials)),
         confirmation=None if confirmation is None else confirmation.outcome.value,
+    )
+
+
+def _nothing_feasible(study: StudyRecord, trials: list[TrialRecord]) -> NothingFeasibleView | None:
+    if best_trial(trials, maximise=study.maximise) is not None or not any(trial.state.is_final for trial in trials):
+        return None
+    binding, miss = binding_limit(trials), nearest_miss(trials)
+    return NothingFeasibleView(
+        binding=None if binding is None else BindingView(limit=binding[0], not_met=binding[1], of=binding[2]),
+        nearest=None
+        if miss is None
+        else NearestView(
+            trial=miss.trial.number,
+            not_met=[constraint.name for constraint in miss.not_met],
+            excess_percent=finite(miss.excess_percent),
+        ),
+        least_relaxation=_relaxation_view(least_relaxation(trials)),
+        best_relaxation=_relaxation_view(best_relaxation(trials, maximise=study.maximise)),
+    )
+
+
+def _relaxation_view(relaxation: Relaxation | None) -> RelaxationView | None:
+    if relaxation is None:
+        return None
+    return RelaxationView(
+        trial=relaxation.trial.number,
+        limit=relaxation.name,
+        stated=relaxation.limit,
+        needed=relaxation.needed,
+        percent=relaxation.percent,
+        sure=relaxation.is_sure,
     )
 
 

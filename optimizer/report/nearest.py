@@ -1,13 +1,17 @@
-"""What a study without a feasible trial can still tell: the nearest miss and the limit that binds."""
+"""What a study without a feasible trial can still tell: the nearest miss, the limit that binds, what to relax."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
 from dataclasses import dataclass
+from decimal import ROUND_CEILING, Decimal
 
 from optimizer.core.record import TrialRecord
 from optimizer.core.scoring import Constraint, Verdict
+
+_STATED = "_ms"
+"""What the names of the limits end in that a person states; the share of failed requests is none to be relaxed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +26,44 @@ class NearestMiss:
     trial: TrialRecord
     not_met: tuple[Constraint, ...]
     excess_percent: float
+
+
+@dataclass(frozen=True, slots=True)
+class Relaxation:
+    """One limit that, relaxed alone, a measured trial would have met with all others.
+
+    Attributes:
+        trial: That trial; it meets every other limit.
+        name: The limit, such as `p99_e2e_ms`.
+        limit: As it was stated, in the metric's unit.
+        needed: The value that would do, rounded up to three digits.
+        is_sure: The trial's interval lies below `needed`; otherwise its run was too short for an upper end, and
+            `needed` is what was observed.
+    """
+
+    trial: TrialRecord
+    name: str
+    limit: float
+    needed: float
+    is_sure: bool
+
+    @property
+    def percent(self) -> float:
+        """By how much the limit grows."""
+        return 100.0 * (self.needed / self.limit - 1.0)
+
+
+def least_relaxation(trials: list[TrialRecord]) -> Relaxation | None:
+    """The smallest that makes any trial feasible, a sure one before one that is not; None when no single limit does."""
+    return min(_relaxations(trials), key=lambda r: (not r.is_sure, r.percent, r.trial.number), default=None)
+
+
+def best_relaxation(trials: list[TrialRecord], *, maximise: bool) -> Relaxation | None:
+    """That which makes the best trial feasible, of those for which one limit is enough; None when there is none."""
+    sign = 1.0 if maximise else -1.0
+    found = [(r, r.trial.value) for r in _relaxations(trials)]
+    valued = [(sign * value, -r.trial.number, r) for r, value in found if value is not None and math.isfinite(value)]
+    return max(valued, key=lambda one: one[:2], default=(0.0, 0, None))[2]
 
 
 def nearest_miss(trials: list[TrialRecord]) -> NearestMiss | None:
@@ -50,6 +92,29 @@ def _miss(trial: TrialRecord) -> NearestMiss | None:
         return None
     worst = max(c.violation for c in not_met if c.violation is not None)
     return NearestMiss(trial, not_met, max(0.0, 100 * math.expm1(worst)))
+
+
+def _relaxations(trials: list[TrialRecord]) -> list[Relaxation]:
+    return [found for trial in trials if (found := _relaxation(trial)) is not None]
+
+
+def _relaxation(trial: TrialRecord) -> Relaxation | None:
+    constraints = () if trial.score is None else trial.score.constraints
+    not_met = [c for c in constraints if c.verdict is not Verdict.FEASIBLE]
+    if len(not_met) != 1 or not not_met[0].name.endswith(_STATED) or not_met[0].limit <= 0.0:
+        return None
+    (broken,) = not_met
+    is_sure = broken.high is not None and math.isfinite(broken.high)
+    needed = broken.high if is_sure else broken.observed
+    if needed is None or not broken.limit < needed < math.inf:
+        return None
+    return Relaxation(trial, broken.name, broken.limit, _rounded_up(needed), is_sure)
+
+
+def _rounded_up(value: float) -> float:
+    """To three digits, never below the value."""
+    step = Decimal(10) ** (Decimal(value).adjusted() - 2)
+    return float((Decimal(value) / step).to_integral_value(ROUND_CEILING) * step)
 
 
 def _constraints(trials: list[TrialRecord]) -> list[Constraint]:

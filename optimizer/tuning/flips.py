@@ -7,6 +7,9 @@ took TPE's median regret after 30 starts from 40 to 26 %; the order of the flips
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
 import numpy as np
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
@@ -18,6 +21,28 @@ FLIP_EVERY = 3
 """Every third proposal is a flip, as long as one is left."""
 
 
+@dataclass(frozen=True, slots=True)
+class Flip:
+    """A setting that differs from the incumbent in one choice.
+
+    Attributes:
+        base: Number of the incumbent.
+        name: The parameter that differs.
+        before: Its value in the incumbent.
+        params: The setting; what comes into being by the flip has no value yet.
+    """
+
+    base: int
+    name: str
+    before: ParamValue
+    params: dict[str, ParamValue]
+
+    @property
+    def words(self) -> str:
+        """For the record of the trial."""
+        return f"flip of #{self.base}: {self.name} {self.params[self.name]} in place of {self.before}"
+
+
 def incumbent(study: Study) -> FrozenTrial | None:
     """The best feasible trial that Optuna knows; None while there is none."""
     try:
@@ -26,39 +51,45 @@ def incumbent(study: Study) -> FrozenTrial | None:
         return None
 
 
-def untried_flips(study: Study, space: SearchSpace, base: FrozenTrial) -> list[dict[str, ParamValue]]:
+def untried_flips(
+    study: Study, space: SearchSpace, base: FrozenTrial, pending: Sequence[Mapping[str, ParamValue]] = ()
+) -> list[Flip]:
     """Every setting that differs from `base` in one choice and was not proposed yet.
 
-    A parameter that a trial does not set counts as its default, so that vLLM's defaults can be flipped too. One that
-    comes into being by the flip has no value yet.
+    A parameter that a trial does not set counts as its default, so that vLLM's defaults can be flipped too.
+
+    Args:
+        study: The history.
+        space: The parameters.
+        base: The incumbent.
+        pending: What runs at this moment, without the trial that asks.
     """
     here = _with_defaults(space, base.params)
-    # Not those that run: the trial that asks is one of them, and would find its own proposal tried when asked again.
     ended = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
-    tried = [_with_defaults(space, trial.params) for trial in ended]
+    tried = [_with_defaults(space, params) for params in (*(trial.params for trial in ended), *pending)]
     flips = []
     for name, parameter in space.parameters.items():
         if name not in here or not isinstance(parameter, ChoiceParameter | BoolParameter):
             continue
         values = parameter.values if isinstance(parameter, ChoiceParameter) else (False, True)
         for value in values:
-            flip = _active(space, {**here, name: value})
-            if value != here[name] and not any(_holds(other, flip) for other in tried):
-                flips.append(flip)
+            params = _active(space, {**here, name: value})
+            if value != here[name] and not any(_holds(other, params) for other in tried):
+                flips.append(Flip(base.number, name, here[name], params))
     return flips
 
 
-def shuffled(flips: list[dict[str, ParamValue]], rng: np.random.Generator) -> list[dict[str, ParamValue]]:
+def shuffled(flips: list[Flip], rng: np.random.Generator) -> list[Flip]:
     """The flips in random order."""
     return [flips[index] for index in rng.permutation(len(flips))]
 
 
-def _with_defaults(space: SearchSpace, params: dict[str, ParamValue]) -> dict[str, ParamValue]:
+def _with_defaults(space: SearchSpace, params: Mapping[str, ParamValue]) -> dict[str, ParamValue]:
     defaults = {name: p.default for name, p in space.parameters.items() if p.default is not None}
     return _active(space, {**defaults, **params})
 
 
-def _active(space: SearchSpace, params: dict[str, ParamValue]) -> dict[str, ParamValue]:
+def _active(space: SearchSpace, params: Mapping[str, ParamValue]) -> dict[str, ParamValue]:
     """Those of the params that exist under them."""
     return {name: params[name] for name in space.active(params) if name in params}
 

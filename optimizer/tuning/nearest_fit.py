@@ -20,9 +20,11 @@ GRID_POINTS = 9
 """Values of a range that are tried, both ends among them."""
 MOST_CHANGES = 2
 """More changes at once are left to random draws: eight parameters of nine values have 40,000 triples."""
+MOST_STEPS = 100_000
+"""Pairs of changes that are tried; a space of more parameters is left to random draws after single changes."""
 
 
-def grid(parameter: Parameter) -> tuple[ParamValue, ...]:
+def grid(parameter: Parameter, points: int = GRID_POINTS) -> tuple[ParamValue, ...]:
     """Values that stand for all of the parameter's: every choice, or points of its range on its own scale."""
     match parameter:
         case ChoiceParameter():
@@ -30,7 +32,7 @@ def grid(parameter: Parameter) -> tuple[ParamValue, ...]:
         case BoolParameter():
             return (False, True)
         case IntParameter() | FloatParameter():
-            return _points(parameter)
+            return _points(parameter, points)
 
 
 def distance(parameter: Parameter, one: ParamValue, other: ParamValue) -> float:
@@ -57,16 +59,23 @@ def nearest(space: SearchSpace, full: Mapping[str, ParamValue], accepts: Accepts
         full: A value for each of them, those included that do not exist beside the others.
         accepts: Asked of settings of the active parameters alone, the nearest first.
     """
+    moves = {
+        name: [(distance(p, full[name], value), value) for value in grid(p) if value != full[name]]
+        for name, p in space.parameters.items()
+    }
+    seen: set[frozenset[tuple[str, ParamValue]]] = set()
     for changes in range(1, MOST_CHANGES + 1):
-        steps = sorted(_changes(space, full, changes), key=lambda step: step[0])
-        seen: list[Params] = []
+        if changes > 1 and sum(map(len, moves.values())) ** changes > 2 * MOST_STEPS:
+            break
+        steps = sorted(_changes(moves, changes), key=lambda step: step[0])
         for _, changed in steps:
             values = {**full, **changed}
             params = {name: values[name] for name in space.active(values)}
             # A change of what does not exist is none.
-            if any(name not in params for name in changed) or params in seen:
+            key = frozenset(params.items())
+            if any(name not in params for name in changed) or key in seen:
                 continue
-            seen.append(params)
+            seen.add(key)
             if accepts(params):
                 return params
     return None
@@ -77,22 +86,18 @@ def total_distance(space: SearchSpace, full: Mapping[str, ParamValue], params: M
     return sum(distance(space.parameters[name], full[name], value) for name, value in params.items())
 
 
-def _changes(space: SearchSpace, full: Mapping[str, ParamValue], count: int) -> Iterator[tuple[float, Params]]:
-    moves = {
-        name: [(distance(p, full[name], value), value) for value in grid(p) if value != full[name]]
-        for name, p in space.parameters.items()
-    }
-    for names in itertools.combinations(space.parameters, count):
+def _changes(moves: Mapping[str, list[tuple[float, ParamValue]]], count: int) -> Iterator[tuple[float, Params]]:
+    for names in itertools.combinations(moves, count):
         for chosen in itertools.product(*(moves[name] for name in names)):
             changed = {name: value for name, (_, value) in zip(names, chosen, strict=True)}
             yield sum(apart for apart, _ in chosen), changed
 
 
-def _points(parameter: IntParameter | FloatParameter) -> tuple[ParamValue, ...]:
+def _points(parameter: IntParameter | FloatParameter, count: int) -> tuple[ParamValue, ...]:
     spaced = np.geomspace if parameter.log else np.linspace
     distribution = distribution_of(parameter)
     points: list[ParamValue] = []
-    for value in spaced(parameter.low, parameter.high, GRID_POINTS):
+    for value in spaced(parameter.low, parameter.high, count):
         point: ParamValue = float(min(max(value, parameter.low), parameter.high))
         if parameter.step is not None:
             steps = round((float(point) - parameter.low) / parameter.step)

@@ -6,7 +6,7 @@ Optuna's trial states are derived from ours here and nowhere else:
     undecided                COMPLETE, and the constraint `undecided` is violated, so that it is never Optuna's best
     failed (blame CONFIG)    PRUNED with the constraint `crash` violated by the graded violation
     rejected                 PRUNED with the constraint `crash` violated
-    dominated                PRUNED with its constraints
+    dominated                PRUNED with its constraints, and so is a value that is no finite number
     running, interrupted     RUNNING: it will be tried again under its number
 
 A crash is never told as FAIL: samplers ignore FAIL and propose the same region again.
@@ -35,8 +35,12 @@ from optimizer.tuning.violations import CRASH, clipped
 
 _UNDECIDED = "undecided"
 _SMALL_VIOLATION = 0.01
-_NOTE = "prescreen"
+_WHY = "proposal"
+"""User attribute of a trial: which kind of proposal it is."""
+_REJECTS = "prescreen"
 """User attribute of a trial: what was rejected before it was proposed."""
+_EXPECTED_GAIN = "expected_gain"
+"""User attribute of a trial: what its strategy expected it to bring, as a share of the best before it."""
 _ATTR_METRICS = ("p99_e2e_ms", "p99_ttft_ms", "p99_tpot_ms", "preemptions", "prefix_cache_hit_rate")
 
 
@@ -91,6 +95,13 @@ class OptunaSearch:
         with self._errors():
             return [t.number for t in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))]
 
+    def is_exhausted(self) -> bool:
+        """Whether whatever is asked for now repeats a trial; a space that no trial was drawn from is not."""
+        with self._errors():
+            trials = self._study.get_trials(deepcopy=False)
+            drawn = [trial.params for trial in trials if _WHY in trial.user_attrs]
+            return bool(drawn) and self._sampler.is_exhausted([trial.params for trial in trials])
+
     def ask(self) -> tuple[int, dict[str, ParamValue]]:
         """Open the next trial. Returns its number and its parameters, only the active ones.
 
@@ -104,8 +115,18 @@ class OptunaSearch:
     def notes(self, number: int) -> tuple[str, ...]:
         """What a person should know of how a trial that was asked for came to be proposed."""
         with self._errors():
-            note = self._frozen(number).user_attrs.get(_NOTE)
-            return () if note is None else (str(note),)
+            attrs = self._frozen(number).user_attrs
+            return tuple(str(attrs[key]) for key in (_WHY, _REJECTS) if key in attrs)
+
+    def expected_gain(self, count: int) -> float | None:
+        """The most that one of the strategy's last `count` proposals was expected to bring, as a share of the best.
+
+        None where it said so of fewer, or a flip of the best is left, which it does not foresee.
+        """
+        with self._errors():
+            trials = self._study.get_trials(deepcopy=False)
+            gains = [float(t.user_attrs[_EXPECTED_GAIN]) for t in trials if _EXPECTED_GAIN in t.user_attrs][-count:]
+            return None if len(gains) < count or self._sampler.has_flips(self._study) else max(gains)
 
     def ask_again(self, number: int) -> dict[str, ParamValue]:
         """The parameters of a trial that was asked for before; completes one whose asking was cut short."""
@@ -133,11 +154,13 @@ class OptunaSearch:
             self._study.tell(trial.number, values=value, state=state)
 
     def _suggest(self, trial: Trial) -> dict[str, ParamValue]:
-        """Record a proposal: its note first, so that a whole one has it whatever happens between."""
+        """Record a proposal: its notes first, so that a whole one has them whatever happens between."""
         parameters = self._sampler.parameters
         proposal = trial.relative_params
-        if self._sampler.last_note is not None:
-            trial.set_user_attr(_NOTE, self._sampler.last_note)
+        told = self._sampler.last
+        for key, value in ((_WHY, told.why), (_REJECTS, told.rejects), (_EXPECTED_GAIN, told.expected_gain)):
+            if value is not None:
+                trial.set_user_attr(key, value)
         return {name: suggest(trial, name, parameters[name]) for name in proposal}
 
     def _frozen(self, number: int) -> FrozenTrial:
@@ -152,7 +175,8 @@ class OptunaSearch:
 
 
 def _optuna_state(trial: TrialRecord) -> tuple[TrialState, float | None]:
-    if trial.state in (State.FEASIBLE, State.INFEASIBLE, State.UNDECIDED) and trial.value is not None:
+    measured = trial.state in (State.FEASIBLE, State.INFEASIBLE, State.UNDECIDED)
+    if measured and trial.value is not None and math.isfinite(trial.value):
         return TrialState.COMPLETE, trial.value
     return TrialState.PRUNED, None
 

@@ -2,37 +2,39 @@
 
 from __future__ import annotations
 
-import warnings
-from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+import functools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from optuna.distributions import BaseDistribution
-from optuna.exceptions import ExperimentalWarning
-from optuna.samplers import BaseSampler, RandomSampler, TPESampler
+from optuna.samplers import BaseSampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
 from optimizer.core.errors import InputError
-from optimizer.core.record import ParamValue
-from optimizer.search_spaces import Parameter, SearchSpace
+from optimizer.core.record import ParamValue, TrialRecord
+from optimizer.search_spaces import BUILT_IN_RULES, Parameter, SearchSpace
+from optimizer.tuning.contradiction import contradiction
+from optimizer.tuning.course import Course, Told
 from optimizer.tuning.distributions import distributions_of, tidy
+from optimizer.tuning.first_trials import FirstSetting
 from optimizer.tuning.flips import FLIP_EVERY, incumbent, shuffled, untried_flips
 from optimizer.tuning.nearest_fit import nearest, total_distance
 from optimizer.tuning.prescreen import Misfit
-from optimizer.tuning.taught_study import TaughtStudy
+from optimizer.tuning.random_settings import random_setting, random_value
+from optimizer.tuning.rule_repair import FlagsOf, RuleRepair, settings_of
+from optimizer.tuning.strategy import Ask, ForeseesGain, Params, Strategy, seen
 
 MAX_DRAWS = 64
-"""Draws of the model that may break a rule before random ones are tried."""
-MAX_RANDOM_DRAWS = 1000
-MAX_REJECTS = 64
-"""Proposals of one ask that may be rejected for want of memory before the nearest one that fits is taken."""
+"""Proposals of the strategy that may break a rule before random ones are tried."""
+MAX_RANDOM_DRAWS = 300
+"""Random settings that may break a rule before they are changed until they keep all."""
+MAX_REPAIRS = 10
+"""Random settings that are so changed in vain before the rules are held to contradict each other."""
 NEAREST_DRAWS = 200
 """Random settings among which that one is looked for when no change of two parameters is enough."""
-STARTUP_TRIALS = 6
-"""Trials before TPE models anything; 6 rather than Optuna's 10, since each costs minutes of an engine."""
 
 BrokenRules = Callable[[Mapping[str, ParamValue]], tuple[str, ...]]
 """Gives the rules, as they were written, that a proposal breaks."""
@@ -40,30 +42,11 @@ Prescreen = Callable[[Mapping[str, ParamValue]], "Misfit | None"]
 """Says why a proposal cannot start, as far as that is known before a launch."""
 
 
-@dataclass(slots=True)
-class _Rejected:
-    """The proposals of one ask that cannot start."""
-
-    misfits: list[Misfit] = field(default_factory=list)
-    nearest_taken: bool = False
-
-    @property
-    def note(self) -> str | None:
-        """For the record of the trial that was launched instead; None when there were none."""
-        if not self.misfits:
-            return None
-        count = len(self.misfits)
-        noun = "1 proposal before this one was" if count == 1 else f"{count} proposals before this one were"
-        nearest_fit = "; this is the nearest setting that fits" if self.nearest_taken else ""
-        return f"{noun} rejected unlaunched: {self.misfits[-1].reason}{nearest_fit}"
-
-
 class RuleKeepingSampler(BaseSampler):
-    """TPE over the whole space at once, every third time a flip; draws again until conditions and rules hold.
+    """Fixed proposals, then the first settings, then a flip every third time and else what the strategy proposes.
 
-    A proposal that cannot start is rejected, and for the rest of the ask the model knows it as a violated constraint.
-    Every proposal depends on the seed, the trial's number and the history alone, so a resumed study proposes what an
-    unbroken one would.
+    Of each source the first proposal is taken that keeps conditions and rules and may start. Every proposal depends on
+    the seed, the trial's number and the history alone, so a resumed study proposes what an unbroken one would.
 
     Args:
         space: The parameters.
@@ -72,6 +55,11 @@ class RuleKeepingSampler(BaseSampler):
         seed: The study's.
         prescreen: Opens, for each ask anew, the check that says what cannot start; None lets everything pass. Proposals
             that are not drawn are not asked about.
+        strategy: Draws what is neither fixed nor a first setting nor a flip.
+        records: Gives the study's trials as they are recorded now.
+        first: Settings to begin with; those that break a rule or cannot start are passed over.
+        flips: Whether every third proposal is a flip, as long as one is left.
+        flags_of: What a setting is launched with; lets settings be found that keep rules which random draws never keep.
     """
 
     def __init__(
@@ -82,14 +70,24 @@ class RuleKeepingSampler(BaseSampler):
         fixed: Mapping[int, Mapping[str, ParamValue]],
         seed: int,
         prescreen: Callable[[], Prescreen] | None = None,
+        strategy: Strategy,
+        records: Callable[[], Sequence[TrialRecord]],
+        first: Sequence[Params | FirstSetting] = (),
+        flips: bool = True,
+        flags_of: FlagsOf | None = None,
     ) -> None:
         self._space = space
         self._broken_rules = broken_rules
         self._fixed = fixed
         self._seed = seed
         self._open_prescreen = prescreen
-        self._prescreen: Prescreen = _passes
-        self._rejected = _Rejected()
+        self._strategy = strategy
+        self._records = records
+        self._first = tuple(one if isinstance(one, FirstSetting) else FirstSetting(one, "as given") for one in first)
+        self._flips = flips
+        self._flags_of = flags_of or functools.partial(space.flags, device_memory_bytes=None)
+        self._rules = (*BUILT_IN_RULES, *space.rules)
+        self._told = Told()
         self._distributions = distributions_of(space.parameters)
 
     @property
@@ -98,13 +96,34 @@ class RuleKeepingSampler(BaseSampler):
         return self._space.parameters
 
     @property
-    def last_note(self) -> str | None:
-        """How many proposals of the last ask were rejected before it came to one, and why; None when none was."""
-        return self._rejected.note
+    def last(self) -> Told:
+        """What is to be recorded of the last proposal."""
+        return self._told
 
     def is_whole(self, params: Mapping[str, ParamValue]) -> bool:
         """Whether these are all parameters of a proposal, and not a part of one."""
         return set(params) == set(self._space.active(params))
+
+    def is_exhausted(self, tried: Sequence[Mapping[str, ParamValue]]) -> bool:
+        """Whether these are all settings of the space that keep its rules and may start, so that any other is a repeat.
+
+        Only a space of no more settings than these can be exhausted; others are not looked through.
+        """
+        every = settings_of(self._space, len(tried))
+        if every is None:
+            return False
+        misfit = _passes if self._open_prescreen is None else self._open_prescreen()
+        return all(params in tried or self._broken_rules(params) or misfit(params) for params in every)
+
+    def has_flips(self, study: Study) -> bool:
+        """Whether a choice of the incumbent is left that was not tried beside it; never where flips are not made."""
+        base = incumbent(study) if self._flips else None
+        if base is None:
+            return False
+        misfit = _passes if self._open_prescreen is None else self._open_prescreen()
+        filler = random_setting(self._space.parameters, np.random.default_rng([self._seed]))
+        flips = (self._existing({**filler, **flip.params}) for flip in untried_flips(study, self._space, base))
+        return any(not self._broken_rules(params) and misfit(params) is None for params in flips)
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         """All parameters: the proposal is always joint."""
@@ -116,130 +135,154 @@ class RuleKeepingSampler(BaseSampler):
         """The proposal: the parameters that are active in it, and no others.
 
         Raises:
-            InputError: Not one of many random draws keeps the rules, so they contradict each other; or of those that
-                keep them none fits into memory.
+            InputError: No setting was found that keeps the rules, and those that contradict each other are named; or
+                of those that keep them none fits into memory.
         """
-        self._rejected = _Rejected()
+        self._told = Told()
         if trial.number in self._fixed:
             return {name: tidy(value, self._distributions[name]) for name, value in self._fixed[trial.number].items()}
-        self._prescreen = _passes if self._open_prescreen is None else self._open_prescreen()
-        flip = self._flip(study, trial) if trial.number % FLIP_EVERY == FLIP_EVERY - 1 else None
-        return self._drawn(study, trial) if flip is None else flip
-
-    def _drawn(self, study: Study, trial: FrozenTrial) -> dict[str, ParamValue]:
-        """The first draw that keeps the rules and may start; after too many that may not, the nearest that may."""
-        modelled = _modelled_trials(study) >= STARTUP_TRIALS
-        taught = TaughtStudy(study, self._distributions)
-        broken_by_draw: list[tuple[str, ...]] = []
-        draw = 0
-        while len(broken_by_draw) < MAX_DRAWS + MAX_RANDOM_DRAWS:
-            sampler = self._sampler(trial.number, draw, modelled=modelled and len(broken_by_draw) < MAX_DRAWS)
-            full = self._draw(taught.study, trial, sampler)
-            params = self._existing(full)
-            draw += 1
-            broken = self._broken_rules(params)
-            if broken:
-                broken_by_draw.append(broken)
-                continue
-            misfit = self._prescreen(params)
-            if misfit is None:
-                return params
-            self._rejected.misfits.append(misfit)
-            if len(self._rejected.misfits) >= MAX_REJECTS:
-                return self._nearest_fit(study, trial, full)
-            taught.learn(params, misfit.violation)
-        raise InputError(
-            f"none of {len(broken_by_draw)} settings drawn from the space keeps its rules: "
-            + "; ".join(_contradicting(broken_by_draw)),
-            hint="widen a range or drop a rule",
-        )
-
-    def _nearest_fit(self, study: Study, trial: FrozenTrial, full: Mapping[str, ParamValue]) -> dict[str, ParamValue]:
-        """What keeps the rules and may start, next to the last draw."""
-        self._rejected.nearest_taken = True
-        found = nearest(self._space, full, self._may_start)
-        if found is not None:
-            return found
-        drawn = (
-            self._existing(self._draw(study, trial, self._sampler(trial.number, MAX_DRAWS + at, modelled=False)))
-            for at in range(NEAREST_DRAWS)
-        )
-        fitting = [params for params in drawn if self._may_start(params)]
-        if fitting:
-            return min(fitting, key=lambda params: total_distance(self._space, full, params))
-        raise InputError(
-            f"no setting of the space that keeps its rules was found to start: {self._rejected.misfits[-1].reason}",
-            hint="give the engine more memory, cap max-model-len lower, or drop a rule",
-        )
-
-    def _may_start(self, params: Mapping[str, ParamValue]) -> bool:
-        return not self._broken_rules(params) and self._prescreen(params) is None
+        course = self._course(study, trial)
+        first = self._first_setting(course)
+        if first is not None:
+            return first
+        flip = self._flip(course) if self._flips and trial.number % FLIP_EVERY == FLIP_EVERY - 1 else None
+        return self._drawn(course) if flip is None else flip
 
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
         """Only for a caller that suggests a parameter which the proposal leaves out."""
-        return self._sampler(trial.number, 0, modelled=False).sample_independent(
-            study, trial, param_name, param_distribution
-        )
+        return random_value(self._space.parameters[param_name], np.random.default_rng([self._seed, trial.number]))
 
-    def _flip(self, study: Study, trial: FrozenTrial) -> dict[str, ParamValue] | None:
+    def _course(self, study: Study, trial: FrozenTrial) -> Course:
+        open_trials = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+        ask = Ask(
+            number=trial.number,
+            rng=np.random.default_rng([self._seed, trial.number, 0]),
+            history=seen(self._records()),
+            pending=tuple(dict(other.params) for other in open_trials if other.number != trial.number),
+            keeps_rules=lambda params: not self._broken_rules(params),
+            misfit=_passes if self._open_prescreen is None else self._open_prescreen(),
+            study=study,
+            trial=trial,
+        )
+        rng = np.random.default_rng([self._seed, trial.number, 1])
+        return Course(ask, random_setting(self._space.parameters, rng), rng)
+
+    def _first_setting(self, course: Course) -> Params | None:
+        """The next of the first settings; None once as many trials have gone by as there are."""
+        ask = course.ask
+        if ask.number >= len(self._fixed) + len(self._first):
+            return None
+        others = [other.params for other in ask.study.get_trials(deepcopy=False) if other.number != ask.number]
+        for at, setting in enumerate(self._first, 1):
+            params = self._existing({**course.filler, **setting.params})
+            if params in others or not ask.keeps_rules(params):
+                continue
+            if self._starts(course, params):
+                return self._taken(course, params, f"first trial {at} of {len(self._first)}: {setting.reason}")
+        return None
+
+    def _flip(self, course: Course) -> Params | None:
         """The incumbent with one choice changed; None when there is no incumbent, or nothing is left to flip."""
-        base = incumbent(study)
+        ask = course.ask
+        base = incumbent(ask.study)
         if base is None:
             return None
-        drawn = self._draw(study, trial, self._sampler(trial.number, 0, modelled=False))
-        rng = np.random.default_rng([self._seed, trial.number])
-        for flip in shuffled(untried_flips(study, self._space, base), rng):
-            params = self._existing({**drawn, **flip})
-            if self._broken_rules(params):
+        for flip in shuffled(untried_flips(ask.study, self._space, base, ask.pending), course.rng):
+            params = self._existing({**course.filler, **flip.params})
+            if not ask.keeps_rules(params):
                 continue
-            misfit = self._prescreen(params)
-            if misfit is None:
-                return params
-            self._rejected.misfits.append(misfit)
-            if len(self._rejected.misfits) >= MAX_REJECTS:
+            if self._starts(course, params):
+                return self._taken(course, params, flip.words)
+            if course.is_rejecting:
                 break
         return None
 
-    def _draw(self, study: Study, trial: FrozenTrial, sampler: BaseSampler) -> dict[str, ParamValue]:
-        """A value for each parameter that there is, whether it exists beside the others or not."""
-        modelled = sampler.infer_relative_search_space(study, trial)
-        drawn = sampler.sample_relative(study, trial, modelled)
-        for name, distribution in self._distributions.items():
-            if name not in drawn:
-                drawn[name] = sampler.sample_independent(study, trial, name, distribution)
-        return {name: tidy(drawn[name], distribution) for name, distribution in self._distributions.items()}
+    def _drawn(self, course: Course) -> Params:
+        """The first draw that keeps the rules and may start; after too many that may not, the nearest that may."""
+        for drawn, is_strategys in self._draws(course):
+            full = {**course.filler, **drawn}
+            params = self._existing(full)
+            broken = self._broken_rules(params)
+            if broken:
+                course.broken_by_draw.append(broken)
+                continue
+            fits = self._starts(course, params)
+            if not fits and not course.is_rejecting:
+                continue
+            chosen = params if fits else self._nearest_fit(course, full)
+            if not is_strategys:
+                why = f"drawn at random: {self._strategy.name} proposed nothing that could be launched"
+                return self._taken(course, chosen, why)
+            why = f"proposed by {self._strategy.name}"
+            return self._taken(course, chosen, why, _expected_gain(self._strategy) if fits else None)
+        conflict = contradiction(self._space, self._rules, self._flags_of, course.rng)
+        raise InputError(conflict.words, hint="widen a range or drop a rule")
 
-    def _existing(self, values: Mapping[str, ParamValue]) -> dict[str, ParamValue]:
-        """Those of the values whose parameter exists beside the others."""
-        return {name: values[name] for name in self._space.active(values)}
+    def _draws(self, course: Course) -> Iterator[tuple[Params, bool]]:
+        """What the strategy proposes and, when that breaks rules again and again or comes to an end, random settings.
 
-    def _sampler(self, number: int, draw: int, *, modelled: bool) -> BaseSampler:
-        seed = int(np.random.SeedSequence([self._seed, number, draw]).generate_state(1)[0])
-        if not modelled:
-            return RandomSampler(seed=seed)
-        with warnings.catch_warnings():
-            # `group` is what lets TPE learn from trials that lack a conditional parameter. `constant_liar` is for
-            # trials that run beside this one, of which there are none: it reads the history anew for each draw.
-            warnings.simplefilter("ignore", ExperimentalWarning)
-            return TPESampler(seed=seed, n_startup_trials=0, multivariate=True, group=True, constant_liar=False)
+        Each with whether it is the strategy's. Where random settings keep the rules no more than those of the strategy
+        did, they are changed until they do.
+        """
+        for proposal in self._strategy.proposals(course.ask):
+            yield proposal, True
+            if len(course.broken_by_draw) >= MAX_DRAWS:
+                break
+        limit = len(course.broken_by_draw) + MAX_RANDOM_DRAWS
+        while len(course.broken_by_draw) < limit:
+            yield random_setting(self._space.parameters, course.rng), False
+        repair = RuleRepair(self._space, self._flags_of)
+        in_vain = 0
+        while in_vain < MAX_REPAIRS:
+            drawn = random_setting(self._space.parameters, course.rng)
+            repaired = repair.walk(self._rules, drawn, course.rng)
+            broken = len(course.broken_by_draw)
+            if repaired is not None:
+                yield repaired, False
+            in_vain += repaired is None or len(course.broken_by_draw) > broken
+
+    def _starts(self, course: Course, params: Params) -> bool:
+        """Whether it may start; that it cannot is told to the strategy and counted."""
+        misfit = course.ask.misfit(params)
+        if misfit is not None and not course.is_rejecting:
+            course.ask.rejected.append((params, misfit))
+        return misfit is None
+
+    def _taken(self, course: Course, params: Params, why: str, gain: float | None = None) -> Params:
+        self._told = Told(why, course.rejects, gain)
+        return params
+
+    def _nearest_fit(self, course: Course, full: Mapping[str, ParamValue]) -> Params:
+        """What keeps the rules and may start, next to the last draw."""
+        course.nearest_taken = True
+        ask = course.ask
+
+        def may_start(params: Params) -> bool:
+            return ask.keeps_rules(params) and ask.misfit(params) is None
+
+        found = nearest(self._space, full, may_start)
+        if found is not None:
+            return found
+        drawn = (self._existing(random_setting(self._space.parameters, course.rng)) for _ in range(NEAREST_DRAWS))
+        fitting = [params for params in drawn if may_start(params)]
+        if fitting:
+            return min(fitting, key=lambda params: total_distance(self._space, full, params))
+        raise InputError(
+            f"no setting of the space that keeps its rules was found to start: {ask.rejected[-1][1].reason}",
+            hint="give the engine more memory, cap max-model-len lower, or drop a rule",
+        )
+
+    def _existing(self, values: Mapping[str, ParamValue]) -> Params:
+        """Those of the values whose parameter exists beside the others, as they will be recorded."""
+        return {name: tidy(values[name], self._distributions[name]) for name in self._space.active(values)}
+
+
+def _expected_gain(strategy: Strategy) -> float | None:
+    gain = strategy.expected_gain if isinstance(strategy, ForeseesGain) else None
+    return None if gain is None or not math.isfinite(gain) else gain
 
 
 def _passes(_params: Mapping[str, ParamValue]) -> None:
     """The check that finds nothing."""
-
-
-def _modelled_trials(study: Study) -> int:
-    return len(study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED)))
-
-
-def _contradicting(broken_by_draw: list[tuple[str, ...]]) -> list[str]:
-    """A few rules of which every draw breaks one: the most broken one, then that of the draws which keep it, and on."""
-    named: list[str] = []
-    left = broken_by_draw
-    while left:
-        ((rule, _),) = Counter(rule for broken in left for rule in broken).most_common(1)
-        named.append(rule)
-        left = [broken for broken in left if rule not in broken]
-    return named

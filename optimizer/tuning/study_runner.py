@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
 
 from optimizer.core.confirmation import study_trials
 from optimizer.core.errors import InputError
 from optimizer.core.failure import FailureKind
 from optimizer.core.record import ParamValue, StudyRecord, TrialRecord
+from optimizer.core.study_end import StudyEnd
 from optimizer.core.trial import TrialRole, TrialState
 from optimizer.engine.memory import MemoryPrediction
 from optimizer.host.processes import is_alive
@@ -23,10 +23,10 @@ from optimizer.tuning.optuna_search import OptunaSearch
 from optimizer.tuning.prescreen import MemoryPrescreen, misfit_of
 from optimizer.tuning.settings import BASELINE_NUMBER, Settings, role_of
 
-Ended: TypeAlias = Literal["trials", "time_budget"]
-"""Why a study's run ended in good order."""
-
 _TIME_MARGIN = 1.15
+GAIN_PROPOSALS = 3
+"""So many proposals of the search in a row must promise less than is worth a trial before a study ends for that: one
+that does so by chance is common while a model has seen little."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +37,13 @@ class Budget:
         trials: Total of the study, those of earlier runs included.
         time_s: For this run; None is no limit.
         first_trial_s: What a trial is expected to take before one has been timed.
+        least_gain: What a trial must be expected to bring over the best, as a share of it; None asks for nothing.
     """
 
     trials: int
     time_s: float | None
     first_trial_s: float
+    least_gain: float | None = None
 
 
 class StudyRunner:
@@ -87,8 +89,8 @@ class StudyRunner:
         self._rules = rules
         self._now_s = now_s
 
-    async def run(self, budget: Budget) -> Ended:
-        """Go on until the study has its trials, or no further one can be finished in time.
+    async def run(self, budget: Budget) -> StudyEnd:
+        """Go on until the study has its trials, no further one can be finished in time, or none is worth it.
 
         Raises:
             InputError: The engine refuses a flag, or the limits cannot be told against this baseline.
@@ -104,15 +106,26 @@ class StudyRunner:
         self._check_baseline(trials)
         while self._finished() < budget.trials:
             if not has_time():
-                return "time_budget"
+                return StudyEnd.TIME_BUDGET
             if unfinished:
                 number = unfinished.pop(0)
                 params = self._search.ask_again(number)
+            elif self._search.is_exhausted():
+                return StudyEnd.EXHAUSTED
+            elif self._promises_little(budget):
+                return StudyEnd.LITTLE_GAIN
             else:
                 number, params = self._search.ask()
             if not await self._run_trial(number, params, has_time):
-                return "time_budget"
-        return "trials"
+                return StudyEnd.TIME_BUDGET
+        return StudyEnd.TRIALS
+
+    def _promises_little(self, budget: Budget) -> bool:
+        """Whether the last proposals that the search foretold anything of were none of them worth a trial."""
+        if budget.least_gain is None:
+            return False
+        gain = self._search.expected_gain(GAIN_PROPOSALS)
+        return gain is not None and gain < budget.least_gain
 
     def _clock_of(self, budget: Budget) -> Callable[[], bool]:
         """Tells, from now on, whether a further attempt can be finished in time."""

@@ -11,6 +11,7 @@ from optimizer.cli.invocation import program, this_command
 from optimizer.cli.options import StorageOption
 from optimizer.cli.values import parse_duration_s, parse_port_range
 from optimizer.core.errors import Interrupted, NothingFeasible
+from optimizer.core.study_end import StudyEnd
 
 if TYPE_CHECKING:
     from optimizer.app.request import RunRequest
@@ -33,6 +34,10 @@ def run(
     engine_python: options.EnginePythonOption = None,
     port_range: options.PortRangeOption = None,
     seed: options.SeedOption = 0,
+    sampler: options.SamplerOption = None,
+    stop_below_gain: options.StopBelowGainOption = None,
+    evaluator: options.EvaluatorOption = None,
+    evaluator_timeout: options.EvaluatorTimeoutOption = None,
     dry_run: options.DryRunOption = False,
 ) -> None:
     """Tune: start a study, or go on with it where it stopped."""
@@ -54,6 +59,12 @@ def run(
         engine_python=engine_python,
         port_range=None if port_range is None else parse_port_range(port_range, "--port-range"),
         seed=seed,
+        sampler=sampler,
+        least_gain=stop_below_gain,
+        evaluator=evaluator,
+        evaluator_timeout_s=None
+        if evaluator_timeout is None
+        else parse_duration_s(evaluator_timeout, "--evaluator-timeout"),
     )
     if dry_run:
         _show_plan(request)
@@ -89,14 +100,14 @@ def _report(outcome: StudyOutcome, storage: str | None) -> None:
         study=outcome.study,
         trials=outcome.trials,
         total_trials=outcome.total_trials,
-        out_of_time=outcome.ended == "time_budget",
+        ended=outcome.ended,
         storage_display=outcome.storage_display,
         record_folder=Path(outcome.record_folder),
         commands=StudyCommands(program(), outcome.study.name, shown_storage, this_command()),
     )
     print_closing(result_console(), closing)
     # A study that ran out of time may still find one: its end is no verdict.
-    if closing.best is None and not closing.out_of_time:
+    if closing.best is None and outcome.ended is not StudyEnd.TIME_BUDGET:
         raise NothingFeasible(
             f"no trial of study {outcome.study.name} meets its limits",
             hint="relax the limit that binds (--slo, with another --study), or give more --trials",

@@ -87,9 +87,14 @@ def test_nothing_feasible_ends_with_3_and_names_the_nearest_miss(driver):
     assert "No trial met the limits." in ran.out
     assert "The limit that binds: P99 E2E, not met by 3 of 3 measured trials." in ran.out
     assert "Nearest: #" in ran.out
+    assert "Least to relax: P99 E2E from 1 ms to " in " ".join(ran.out.split())
     assert f"no trial of study {STUDY} meets its limits" in ran.err
     listed = driver.json("status", "--study", STUDY, "--json")
     assert (listed["best"], [trial["state"] for trial in listed["trials"]]) == (None, ["infeasible"] * 3)
+    relaxed = listed["nothing_feasible"]["least_relaxation"]
+    assert (relaxed["limit"], relaxed["stated"]) == ("p99_e2e_ms", 1.0)
+    assert relaxed["needed"] > 1.0
+    assert listed["nothing_feasible"]["binding"] == {"limit": "p99_e2e_ms", "not_met": 3, "of": 3}
     export = driver.run("export")
     assert (export.exit_code, export.out) == (3, "")
 

@@ -59,7 +59,8 @@ def test_status_lists_the_study(reader, listed):
 
 
 def test_status_of_the_study_has_the_shape_that_scripts_rely_on(listed):
-    assert set(listed) == {"study", "best", "trials"}
+    assert set(listed) == {"study", "best", "nothing_feasible", "trials"}
+    assert listed["nothing_feasible"] is None
     assert listed["study"] == STUDY
     assert [trial["number"] for trial in listed["trials"]] == list(range(TRIALS))
     assert [trial["role"] for trial in listed["trials"]] == ["baseline", "default", "search", "search", "search"]

@@ -90,3 +90,18 @@ def test_rules_that_leave_no_setting_are_refused(contradictory):
         plan_study(contradictory)
     assert "max-num-seqs <= block-size" in caught.value.message
     assert "max-num-seqs > block-size" in caught.value.message
+
+
+def test_the_sampler_is_told_and_why_each_trial_would_be_tried():
+    plan = plan_study(RunRequest(space="tiny-cpu", engine="simulated", sampler="random"))
+    assert plan.sampler == "random: settings at random"
+    assert [trial.notes for trial in plan.proposals] == [(), (), *[("proposed by random",)] * 3]
+    modelled = plan_study(RunRequest(space="tiny-cpu", engine="simulated", sampler="tpe"))
+    assert modelled.proposals[2].notes[0].startswith("first trial 1 of ")
+
+
+def test_a_sampler_that_foresees_nothing_cannot_tell_when_to_stop():
+    with pytest.raises(InputError, match="--stop-below-gain: the sampler random does not say") as caught:
+        plan_study(RunRequest(space="tiny-cpu", sampler="random", least_gain="1%"))
+    assert caught.value.exit_code == 2
+    assert plan_study(RunRequest(space="tiny-cpu", sampler="gp", least_gain="1%")).trials

@@ -7,6 +7,7 @@ import pytest
 from optimizer.app.request import RunRequest
 from optimizer.app.run_study import StudyOutcome
 from optimizer.core.errors import HostError, Interrupted
+from optimizer.core.study_end import StudyEnd
 from optimizer.core.trial import TrialRole
 
 
@@ -15,7 +16,7 @@ def run_with(monkeypatch, tmp_path):
     """Puts a study in place of `run_study`: it plays the trials to the observer, then ends as told."""
     requests: list[RunRequest] = []
 
-    def install(sample, *, ended="trials", error=None):
+    def install(sample, *, ended=StudyEnd.TRIALS, error=None):
         def run_study(request, observer):
             requests.append(request)
             observer.study_opened(sample.study, [], total_trials=8)
@@ -38,7 +39,7 @@ def test_options_reach_the_study(invoke, run_with, sample):
         "run", "--space", "tiny-cpu", "--study", "s", "--storage", "x.db", "--trials", "12", "--time-budget", "1h30m",
         "--baseline", "vllm serve m", "--slo", "p99_e2e_ms=800", "--slo", "p99_ttft<=1.0x", "--set", "block-size=16",
         "--model", "m", "--engine", "simulated", "--engine-python", "/p", "--port-range", "20000-20100", "--seed", "7",
-        "--objective", "throughput", "--workload", "w.yaml",
+        "--objective", "throughput", "--workload", "w.yaml", "--sampler", "random", "--stop-below-gain", "1%",
     )  # fmt: skip
     assert result.exit_code == 0, result.stderr
     assert requests == [
@@ -46,6 +47,7 @@ def test_options_reach_the_study(invoke, run_with, sample):
             space="tiny-cpu", study="s", storage="x.db", trials=12, time_budget_s=5400.0, baseline="vllm serve m",
             objective="throughput", slos=("p99_e2e_ms=800", "p99_ttft<=1.0x"), workload="w.yaml", model="m",
             set_flags=("block-size=16",), engine="simulated", engine_python="/p", port_range=(20000, 20100), seed=7,
+            sampler="random", least_gain="1%",
         )
     ]  # fmt: skip
 
@@ -81,7 +83,7 @@ def test_nothing_feasible_ends_with_three_after_the_report(invoke, run_with, inf
 
 
 def test_a_spent_time_budget_ends_well_with_the_line_that_resumes(invoke, run_with, infeasible_sample):
-    run_with(infeasible_sample, ended="time_budget")
+    run_with(infeasible_sample, ended=StudyEnd.TIME_BUDGET)
     result = invoke("run", "--space", "tiny-cpu", "--time-budget", "90s")
     assert result.exit_code == 0
     assert "  vllm-autotune run --space tiny-cpu --time-budget 90s\n" in result.stdout
@@ -134,6 +136,7 @@ def test_a_dry_run_shows_the_plan_and_starts_nothing(invoke, run_with, sample, m
         workload="32 in flight, 128 prompt tokens",
         objective="throughput",
         slos=("p99_e2e<=1.0x",),
+        sampler="tpe: Optuna's",
         trials=16,
         proposals=[PlannedTrial(0, TrialRole.BASELINE, {}, ("python", "-m", "server", "--api-key", "pl4nted"))],
         time=StudyTime(16, 0, each, each.times(16), (TimePart("window", each, each.times(16)),)),
@@ -146,6 +149,7 @@ def test_a_dry_run_shows_the_plan_and_starts_nothing(invoke, run_with, sample, m
     assert requests == []
     assert "10 min 40 s to 13 min 20 s for 16 trials of 40 s to 50 s, the largest part: window" in result.stdout
     assert "max-num-seqs  2..128 (log)" in result.stdout
+    assert "sampler    tpe: Optuna's" in result.stdout
     assert "trial #0 (baseline)" in result.stdout
     assert "pl4nted" not in result.stdout
 

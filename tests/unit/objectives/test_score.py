@@ -166,6 +166,15 @@ def test_one_percent_of_failures_is_allowed_and_the_user_may_allow_more() -> Non
     assert constraint.low < 0.1 < constraint.high
 
 
+def test_not_one_failure_may_be_allowed() -> None:
+    """A bound of 0 has no logarithm, and what lies above it is as violated as a failed request."""
+    strict = VerdictRules(error_rate=0.0)
+    kept = judge(measured([100.0] * 400), rules=strict).constraints[0]
+    assert (kept.verdict, kept.violation) == (Verdict.FEASIBLE, 0.0)
+    broken = judge(measured([100.0] * 400 + [None]), rules=strict).constraints[0]
+    assert (broken.verdict, broken.violation) == (Verdict.INFEASIBLE, UNBOUNDED_VIOLATION)
+
+
 def test_requests_given_up_with_the_run_have_not_failed() -> None:
     run = measured([10.0] * 300 + [None] * 40, now_s=3.5, stopped_by=StopReason.HOPELESS)
     given_up = replace(run.load, errors=(None,) * 300 + (UNFINISHED,) * 40)

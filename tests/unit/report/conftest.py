@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 
 from optimizer.core.record import StudyRecord, TrialRecord
+from optimizer.core.study_end import StudyEnd
 from optimizer.report.closing import Closing
 from optimizer.report.commands import StudyCommands
 
@@ -20,9 +21,9 @@ def console(request: pytest.FixtureRequest) -> Console:
 
 @pytest.fixture
 def make_closing(tmp_path: Path) -> Callable[..., Closing]:
-    def make(study: StudyRecord, trials: list[TrialRecord], *, out_of_time: bool = False) -> Closing:
+    def make(study: StudyRecord, trials: list[TrialRecord], *, ended: StudyEnd = StudyEnd.TRIALS) -> Closing:
         commands = StudyCommands("vllm-autotune", study.name, None, "vllm-autotune run --space tiny-cpu")
-        return Closing(study, trials, 24, out_of_time, "postgresql://ann:***@db/tuning", tmp_path, commands)
+        return Closing(study, trials, 24, ended, "postgresql://ann:***@db/tuning", tmp_path, commands)
 
     return make
 

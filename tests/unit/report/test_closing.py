@@ -3,7 +3,10 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+import pytest
+
 from optimizer.core.scoring import Verdict
+from optimizer.core.study_end import StudyEnd
 from optimizer.core.trial import TrialRole, TrialState
 from optimizer.report.closing import print_closing, states_text
 from optimizer.report.nearest import binding_limit, nearest_miss
@@ -108,7 +111,7 @@ def test_without_any_measurement_no_limit_is_blamed(sample, console, make_closin
 
 
 def test_a_spent_time_budget_gives_the_line_that_resumes(sample, console, make_closing, printed):
-    print_closing(console, make_closing(sample.study, sample.trials, out_of_time=True))
+    print_closing(console, make_closing(sample.study, sample.trials, ended=StudyEnd.TIME_BUDGET))
     text = printed(console)
     assert "The time budget is used up." in text
     assert "  vllm-autotune run --space tiny-cpu\n" in text
@@ -139,3 +142,17 @@ def test_an_undecided_trial_is_nearer_than_a_broken_one(infeasible_sample):
     assert binding_limit([*infeasible_sample.trials, undecided]) == ("p99_e2e_ms", 3, 3)
     assert nearest_miss([]) is None
     assert binding_limit([]) is None
+
+
+@pytest.mark.parametrize(
+    ("ended", "words"),
+    [
+        (StudyEnd.EXHAUSTED, "every setting of the space that may be launched was tried"),
+        (StudyEnd.LITTLE_GAIN, "the search expected less than --stop-below-gain asks"),
+    ],
+)
+def test_an_early_end_says_why(sample, console, make_closing, printed, ended, words):
+    print_closing(console, make_closing(sample.study, sample.trials, ended=ended))
+    assert words in flat(printed(console))
+    print_closing(console, make_closing(sample.study, sample.trials))
+    assert flat(printed(console)).count("Ended early") == 1

@@ -30,7 +30,8 @@ def test_the_list_of_studies(sample, infeasible_sample):
 
 def test_a_study_has_exactly_the_promised_keys(sample):
     view = strict(study_view(sample.study, sample.trials))
-    assert list(view) == ["study", "best", "trials"]
+    assert list(view) == ["study", "best", "nothing_feasible", "trials"]
+    assert view["nothing_feasible"] is None, "a trial is feasible"
     assert view["best"] == 2
     keys = {"number", "role", "state", "params", "value", "verdict", "metrics", "failure"}
     assert all(set(trial) == keys for trial in view["trials"])

@@ -17,6 +17,7 @@ from optimizer.core.engine_config import EngineConfig, FlagValue
 from optimizer.core.failure import Blame, Failure, FailureKind
 from optimizer.core.measurement import EngineMetrics, HostUsage, LoadResult, Measurement
 from optimizer.core.record import ParamValue, StudyRecord, TrialRecord
+from optimizer.core.study_end import StudyEnd
 from optimizer.core.trial import Stage
 from optimizer.load.progress import LoadProgress
 from optimizer.objectives import OBJECTIVES, parse_slo
@@ -28,7 +29,8 @@ from optimizer.tuning.prescreen import MemoryPrescreen
 from optimizer.tuning.rule_keeping_sampler import RuleKeepingSampler
 from optimizer.tuning.settings import Settings
 from optimizer.tuning.stage_clock import StageClock
-from optimizer.tuning.study_runner import Budget, Ended, StudyRunner
+from optimizer.tuning.strategies.tpe import Tpe
+from optimizer.tuning.study_runner import Budget, StudyRunner
 from optimizer.tuning.trial_pipeline import AttemptOutcome, TrialJob, TrialPipeline
 
 GIB = 2**30
@@ -187,9 +189,15 @@ class StudyBench:
         self.start_limit_s = 60.0
         self.prescreen: MemoryPrescreen | None = None
 
-    def search_sampler(self) -> RuleKeepingSampler:
+    def search_sampler(self, records: Callable[[], list[TrialRecord]] | None = None) -> RuleKeepingSampler:
+        space = self.settings.resolver.space
         return RuleKeepingSampler(
-            self.settings.resolver.space, self.settings.broken_rules, fixed=self.settings.fixed_proposals(), seed=0
+            space,
+            self.settings.broken_rules,
+            fixed=self.settings.fixed_proposals(),
+            seed=0,
+            strategy=Tpe(space),
+            records=records or (lambda: self.trials),
         )
 
     def search(self) -> OptunaSearch:
@@ -206,7 +214,9 @@ class StudyBench:
             start_limit_s=self.start_limit_s,
         )
 
-    async def run(self, trials: int, *, time_s: float | None = None, first_trial_s: float = 1.0) -> Ended:
+    async def run(
+        self, trials: int, *, time_s: float | None = None, first_trial_s: float = 1.0, least_gain: float | None = None
+    ) -> StudyEnd:
         now_s = self.now_s
         clock: dict[str, Any] = {} if now_s is None else {"now_s": lambda: next(now_s)}
         with self.search() as search:
@@ -222,7 +232,7 @@ class StudyBench:
                 prescreen=self.prescreen,
                 **clock,
             )
-            return await runner.run(Budget(trials, time_s, first_trial_s))
+            return await runner.run(Budget(trials, time_s, first_trial_s, least_gain))
 
     @property
     def trials(self) -> list[TrialRecord]:
@@ -238,7 +248,9 @@ def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A database file with all tables and nothing in them."""
     file = tmp_path_factory.mktemp("empty") / "studies.db"
     settings = Settings(PlainResolver(), lambda: 8 * GIB)
-    sampler = RuleKeepingSampler(SPACE, settings.broken_rules, fixed={}, seed=0)
+    sampler = RuleKeepingSampler(
+        SPACE, settings.broken_rules, fixed={}, seed=0, strategy=Tpe(SPACE), records=lambda: ()
+    )
     with open_store(str(file)) as store, OptunaSearch(store, "other", metric="m", maximise=True, sampler=sampler):
         pass
     return file

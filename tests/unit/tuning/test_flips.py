@@ -8,8 +8,9 @@ from optuna.trial import TrialState, create_trial
 
 from optimizer.core.record import ParamValue
 from optimizer.search_spaces import BoolParameter, ChoiceParameter, IntParameter, SearchSpace
-from optimizer.tuning.flips import incumbent, shuffled, untried_flips
+from optimizer.tuning.flips import Flip, incumbent, shuffled, untried_flips
 from optimizer.tuning.rule_keeping_sampler import RuleKeepingSampler
+from optimizer.tuning.strategies.random_search import RandomSearch
 
 SPACE = SearchSpace(
     {
@@ -37,6 +38,12 @@ DISTRIBUTIONS = {
     "num-speculative-tokens": IntDistribution(1, 4),
     "max-num-seqs": IntDistribution(1, 64, log=True),
 }
+
+
+def make_sampler(broken_rules, *, seed):
+    return RuleKeepingSampler(
+        SPACE, broken_rules, fixed={}, seed=seed, strategy=RandomSearch(SPACE), records=lambda: ()
+    )
 
 
 def add(study, params, value, *, violation=-1.0, state=TrialState.COMPLETE):
@@ -72,7 +79,7 @@ def test_flips_change_one_choice_and_leave_the_rest(study):
     base = {"block-size": 16, "enable-prefix-caching": True, "speculation": "none", "max-num-seqs": 8}
     add(study, base, 1.0)
     flips = untried_flips(study, SPACE, study.trials[0])
-    assert flips == [
+    assert [flip.params for flip in flips] == [
         {**base, "block-size": 32},
         {**base, "block-size": 64},
         {**base, "enable-prefix-caching": False},
@@ -86,24 +93,41 @@ def test_what_was_tried_beside_the_incumbent_is_not_tried_again(study):
     add(study, {**base, "block-size": 32}, None, violation=1.0, state=TrialState.PRUNED)
     add(study, {**base, "speculation": "ngram", "num-speculative-tokens": 3}, 0.5)
     flips = untried_flips(study, SPACE, study.trials[0])
-    assert flips == [{**base, "block-size": 64}, {**base, "enable-prefix-caching": False}]
+    assert [flip.params for flip in flips] == [{**base, "block-size": 64}, {**base, "enable-prefix-caching": False}]
+    assert flips[0].words == "flip of #0: block-size 64 in place of 16"
+
+
+def test_what_runs_elsewhere_is_not_tried_again(study):
+    base: dict[str, ParamValue] = {
+        "block-size": 16,
+        "enable-prefix-caching": True,
+        "speculation": "none",
+        "max-num-seqs": 8,
+    }
+    add(study, base, 1.0)
+    pending: list[dict[str, ParamValue]] = [
+        {**base, "block-size": 32},
+        {**base, "speculation": "ngram", "num-speculative-tokens": 3},
+    ]
+    flips = untried_flips(study, SPACE, study.trials[0], pending)
+    assert [flip.params for flip in flips] == [{**base, "block-size": 64}, {**base, "enable-prefix-caching": False}]
 
 
 def test_a_trial_that_sets_nothing_is_flipped_from_the_defaults(study):
     add(study, {}, 1.0)
     flips = untried_flips(study, SPACE, study.trials[0])
-    assert {"block-size": 32, "enable-prefix-caching": True, "speculation": "none"} in flips
+    assert {"block-size": 32, "enable-prefix-caching": True, "speculation": "none"} in [flip.params for flip in flips]
 
 
 def test_the_order_is_random_but_the_same_for_the_same_seed():
-    flips: list[dict[str, ParamValue]] = [{"block-size": value} for value in range(20)]
+    flips = [Flip(0, "block-size", -1, {"block-size": value}) for value in range(20)]
     assert shuffled(flips, np.random.default_rng(1)) == shuffled(flips, np.random.default_rng(1))
     assert shuffled(flips, np.random.default_rng(1)) != flips
-    assert sorted(flip["block-size"] for flip in shuffled(flips, np.random.default_rng(1))) == list(range(20))
+    assert sorted(flip.params["block-size"] for flip in shuffled(flips, np.random.default_rng(1))) == list(range(20))
 
 
 def test_every_third_proposal_is_a_flip_with_its_new_parameters_filled_in(study):
-    sampler = RuleKeepingSampler(SPACE, lambda params: (), fixed={}, seed=3)
+    sampler = make_sampler(lambda params: (), seed=3)
     base = {"block-size": 16, "enable-prefix-caching": True, "speculation": "none", "max-num-seqs": 8}
     add(study, base, 1.0)
     for value in (32, 64):
@@ -120,7 +144,5 @@ def test_a_flip_that_breaks_a_rule_is_passed_over(study):
     base = {"block-size": 16, "enable-prefix-caching": True, "speculation": "none", "max-num-seqs": 8}
     add(study, base, 1.0)
     add(study, {**base, "max-num-seqs": 9}, 1.0, violation=1.0)
-    study.sampler = RuleKeepingSampler(
-        SPACE, lambda params: () if params["block-size"] == 64 else ("block-size == 64",), fixed={}, seed=0
-    )
+    study.sampler = make_sampler(lambda params: () if params["block-size"] == 64 else ("block-size == 64",), seed=0)
     assert study.ask().relative_params["block-size"] == 64

@@ -12,9 +12,14 @@ import pytest
 from optimizer.core.errors import HostError, InputError
 from optimizer.core.failure import Blame, FailureKind
 from optimizer.core.record import AttemptRecord, ProcessIdentity, TrialRecord, best_trial
+from optimizer.core.study_end import StudyEnd
 from optimizer.core.trial import TrialRole, TrialState
 from optimizer.host.processes import boot_id, own_identity
+from optimizer.search_spaces import GIB, ChoiceParameter, SearchSpace
 from optimizer.tuning.optuna_search import OptunaSearch
+from optimizer.tuning.rule_keeping_sampler import RuleKeepingSampler
+from optimizer.tuning.settings import Settings
+from optimizer.tuning.strategies.random_search import RandomSearch
 
 GONE = ProcessIdentity("here", "another boot", 1, 1)
 HOST_FAULT = (FailureKind.HOST_FAULT, Blame.HOST)
@@ -103,12 +108,12 @@ async def test_a_total_that_is_reached_already_runs_nothing(bench, total):
 async def test_a_study_run_in_two_halves_is_the_study_run_at_once(bench, store):
     await bench.run(4)
     await bench.run(9)
-    halves = [trial.params for trial in bench.trials]
-    sampler = bench.search_sampler()
+    recorded: list[TrialRecord] = []
+    sampler = bench.search_sampler(lambda: recorded)
     whole = OptunaSearch(None, "s", metric="output_tokens_per_s", maximise=True, sampler=sampler)
     for trial in bench.trials:
-        number, params = whole.ask()
-        assert (number, params) == (trial.number, halves[number])
+        assert whole.ask() == (trial.number, trial.params)
+        recorded.append(trial)
         whole.tell(trial)
 
 
@@ -323,3 +328,79 @@ async def test_a_database_lost_while_a_trial_is_set_aside_is_the_hosts_fault(ben
     with pytest.raises(HostError, match="disk is full"):
         await bench.run(2)
     assert bench.pipeline.engines_up == 0
+
+
+# --- nothing left worth a trial
+
+
+async def test_a_space_that_was_tried_whole_ends_the_study(bench, resolver):
+    """Two settings: baseline, defaults and both of them; any other trial would be a repeat."""
+    space = SearchSpace({"block-size": ChoiceParameter(kind="choice", choices=(16, 32))})
+    bench.settings = Settings(resolver(space, {"max-num-seqs": 16}), lambda: 8 * GIB)
+    assert await bench.run(20) == StudyEnd.EXHAUSTED
+    assert [dict(trial.params) for trial in bench.trials[:2]] == [{}, {}]
+    assert sorted(trial.params["block-size"] for trial in bench.trials[2:]) == [16, 32]
+    assert await bench.run(20) == StudyEnd.EXHAUSTED, "and a resume finds nothing to do"
+    assert len(bench.pipeline.jobs) == 4
+
+
+async def test_a_space_of_one_setting_runs_just_that(bench, resolver):
+    space = SearchSpace({"block-size": ChoiceParameter(kind="choice", choices=(16,))})
+    bench.settings = Settings(resolver(space, {}), lambda: 8 * GIB)
+    assert await bench.run(20) == StudyEnd.EXHAUSTED
+    assert [dict(trial.params) for trial in bench.trials] == [{}, {}, {"block-size": 16}]
+
+
+class Foreseeing:
+    """Proposes at random and says what it expects of it."""
+
+    name = "foreseeing"
+
+    def __init__(self, space, gains):
+        self._inner = RandomSearch(space)
+        self._gains = iter(gains)
+        self.expected_gain = None
+
+    def proposals(self, ask):
+        for proposal in self._inner.proposals(ask):
+            self.expected_gain = next(self._gains)
+            yield proposal
+
+
+@pytest.fixture
+def foreseeing(bench, monkeypatch):
+    """Makes the study's strategy expect these gains, one a proposal."""
+
+    def make(*gains):
+        space = bench.settings.resolver.space
+        strategy = Foreseeing(space, gains)
+        sampler = RuleKeepingSampler(
+            space,
+            bench.settings.broken_rules,
+            fixed=bench.settings.fixed_proposals(),
+            seed=0,
+            strategy=strategy,
+            records=lambda: bench.trials,
+            flips=False,
+        )
+        monkeypatch.setattr(bench, "search_sampler", lambda: sampler)
+
+    return make
+
+
+async def test_a_study_ends_when_several_proposals_in_a_row_promise_too_little(bench, foreseeing):
+    foreseeing(0.2, 0.001, 0.05, 0.009, 0.0, 0.002, 0.3)
+    assert await bench.run(20, least_gain=0.01) == StudyEnd.LITTLE_GAIN
+    assert len(bench.trials) == 2 + 6
+    assert await bench.run(20, least_gain=0.01) == StudyEnd.LITTLE_GAIN, "another process comes to the same end"
+    assert len(bench.trials) == 2 + 6
+
+
+async def test_what_cannot_be_foreseen_ends_no_study(bench, foreseeing):
+    foreseeing(*[None] * 4, 0.001, None, 0.001, None, 0.5)
+    assert await bench.run(11, least_gain=0.01) == StudyEnd.TRIALS
+
+
+async def test_no_study_ends_for_little_gain_unless_it_is_asked_to(bench, foreseeing):
+    foreseeing(*[0.0] * 10)
+    assert await bench.run(10) == StudyEnd.TRIALS
