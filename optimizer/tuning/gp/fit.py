@@ -1,0 +1,195 @@
+"""Hyperparameters of a Gaussian process: the most probable ones under priors that suit few points in many dimensions.
+
+Length scales have a log-normal prior whose median grows with the square root of the number of parameters, as in
+Hvarfner et al. 2024, "Vanilla Bayesian optimization performs great in high dimensions": where the data say nothing,
+a parameter is taken to matter little, and the more of them there are, the less each.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy.linalg import cho_solve
+from scipy.optimize import minimize
+from scipy.spatial.distance import squareform
+
+from optimizer.core.measurement import FloatArray
+from optimizer.tuning.gp.kernel import Kernel, matern_and_slope, squared_distances
+from optimizer.tuning.gp.regression import Data, GaussianProcess, robust_cholesky
+
+_MOST_GROUPS_ALONE = 40
+"""With more parameters the additive part of the kernel costs more time than it is worth."""
+_FEWEST_TO_FIT = 3
+_FEWEST_TO_CHECK = 5
+"""With fewer points a leave-one-out comparison says nothing of a prior model."""
+_MOST_ITERATIONS = 40
+_MANY = 50
+"""From so many points on the likelihood is sharp and dear: one start and fewer steps are enough."""
+_ITERATIONS_FOR_MANY = 20
+_POINTS_BEFORE = 4.0
+"""Points that the expected spread of the targets counts for."""
+_LEAST_GAIN = 1.0
+"""By so much in log density must a prior model improve the leave-one-out predictions to be used."""
+_LEAST_WEIGHT = 0.15
+"""A prior model that fits only when so little of it counts does not fit."""
+_FIXED = 1e-6
+"""Width of the prior of what is not fitted."""
+_NO_VARIANCE = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Beliefs:
+    """What is thought of a quantity before it is seen. Logarithms are natural, variances those of the targets.
+
+    Attributes:
+        log_length: Median of log length scale, to which half the log of the number of parameters is added.
+        log_length_sd: Its standard deviation.
+        spread: Standard deviation of the targets.
+        noise_sd: Median of the standard deviation between two runs of one setting, beside what each tells of itself.
+        log_noise_sd: Standard deviation of the log of the noise's variance.
+        level: Expected value where nothing was seen; None takes the mean of the targets.
+        additive: Share of the variance that is thought to be a sum over single parameters.
+        weight: Expected weight of a prior model's mean.
+        weight_sd: Its standard deviation.
+    """
+
+    log_length: float = -0.7
+    log_length_sd: float = 0.8
+    spread: float = 0.4
+    noise_sd: float = 0.02
+    log_noise_sd: float = 1.0
+    level: float | None = None
+    additive: float = 0.4
+    weight: float = 0.8
+    weight_sd: float = 0.4
+
+
+@dataclass(frozen=True, slots=True)
+class _Problem:
+    """The negative log posterior of the hyperparameters and its gradient.
+
+    The vector holds log lengths, log joint, log additive and log noise variance, and the weight.
+    """
+
+    data: Data
+    squared: FloatArray
+    level: float
+    constant: float
+    centre: FloatArray
+    spread: FloatArray
+    has_additive: bool
+
+    def __call__(self, vector: FloatArray) -> tuple[float, FloatArray]:
+        groups, places = len(self.squared), np.triu_indices(len(self.data), 1)
+        lengths, (joint, additive, noise) = np.exp(vector[:groups]), np.exp(vector[groups : groups + 3])
+        scaled = self.squared / (lengths**2)[:, None]
+        together, slope = matern_and_slope(scaled.sum(axis=0))
+        alone, slopes = matern_and_slope(scaled) if self.has_additive else (np.zeros_like(scaled), scaled)
+        summed = alone.mean(axis=0)
+        covariance = squareform(joint * together + additive * summed + self.constant)
+        covariance[np.diag_indices(len(self.data))] = joint + self.constant + noise + self.data.sds**2
+        if self.has_additive:
+            covariance[np.diag_indices(len(self.data))] += additive
+        lower = robust_cholesky(covariance)
+        inverse = _inverse(lower)
+        residual = self.data.targets - self.level - vector[-1] * self.data.means
+        solved = inverse @ residual
+        value = 0.5 * float(residual @ solved) + float(np.sum(np.log(np.diag(lower))))
+        inner = 0.5 * (inverse - np.outer(solved, solved))
+        trace, pairs = float(np.trace(inner)), 2.0 * inner[places]
+        gradient = np.empty_like(vector)
+        gradient[:groups] = scaled @ (joint * pairs * slope)
+        if self.has_additive:
+            gradient[:groups] += additive / groups * ((slopes * scaled) @ pairs)
+        gradient[groups] = joint * (float(pairs @ together) + trace)
+        gradient[groups + 1] = additive * (float(pairs @ summed) + trace) if self.has_additive else 0.0
+        gradient[groups + 2] = noise * trace
+        gradient[-1] = -float(self.data.means @ solved)
+        off = (vector - self.centre) / self.spread
+        return value + 0.5 * float(off @ off), gradient + off / self.spread
+
+
+def fitted(data: Data, groups: Sequence[slice], beliefs: Beliefs, *, has_prior: bool = False) -> GaussianProcess:
+    """The process with the most probable hyperparameters.
+
+    A prior model's mean is used only where leave-one-out predictions are better with it than without.
+
+    Args:
+        data: At least one point.
+        groups: Columns of each parameter.
+        beliefs: Priors.
+        has_prior: Whether the points' means come from a prior model.
+    """
+    if not has_prior:
+        return _most_probable(data, groups, beliefs, weighted=False)
+    with_prior = _most_probable(data, groups, beliefs, weighted=True)
+    if len(data) < _FEWEST_TO_CHECK:
+        return with_prior
+    without = _most_probable(replace(data, means=np.zeros(len(data))), groups, beliefs, weighted=False)
+    better = float(np.sum(with_prior.leave_one_out() - without.leave_one_out()))
+    return with_prior if better > _LEAST_GAIN and with_prior.weight >= _LEAST_WEIGHT else replace(without, data=data)
+
+
+def _most_probable(data: Data, groups: Sequence[slice], beliefs: Beliefs, *, weighted: bool) -> GaussianProcess:
+    problem = _problem(data, groups, beliefs, weighted=weighted)
+    best = problem.centre
+    if len(data) >= _FEWEST_TO_FIT:
+        bounds = list(zip(problem.centre - _reach(problem), problem.centre + _reach(problem), strict=True))
+        if weighted:
+            bounds[-1] = (0.0, 1.5)
+        options = {"maxiter": _MOST_ITERATIONS if len(data) < _MANY else _ITERATIONS_FOR_MANY}
+        ends = [
+            minimize(problem, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
+            for start in _starts(problem)
+        ]
+        best = min(ends, key=lambda end: float(end.fun)).x
+    count = len(groups)
+    lengths, (joint, additive, noise) = np.exp(best[:count]), np.exp(best[count : count + 3])
+    kernel = Kernel(groups, lengths, float(joint), float(additive) if problem.has_additive else 0.0, problem.constant)
+    return GaussianProcess(kernel, float(noise), problem.level, float(best[-1]), data)
+
+
+def _starts(problem: _Problem) -> list[FloatArray]:
+    """The prior's centre, and shorter lengths: the posterior often has a mode near each."""
+    shorter = problem.centre.copy()
+    shorter[: len(problem.squared)] -= 1.0
+    return [problem.centre, shorter] if len(problem.data) < _MANY else [shorter]
+
+
+def _reach(problem: _Problem) -> FloatArray:
+    return np.minimum(4.0 * problem.spread, 6.0)
+
+
+def _problem(data: Data, groups: Sequence[slice], beliefs: Beliefs, *, weighted: bool) -> _Problem:
+    count = len(groups)
+    weight = beliefs.weight if weighted else 0.0
+    residual = data.targets - weight * data.means
+    level = float(np.mean(data.targets)) if beliefs.level is None else beliefs.level
+    squares = float(np.sum((residual - np.mean(residual)) ** 2))
+    variance = (_POINTS_BEFORE * beliefs.spread**2 + squares) / (_POINTS_BEFORE + len(data))
+    has_additive = beliefs.additive > 0.0 and count <= _MOST_GROUPS_ALONE
+    alone = beliefs.additive if has_additive else 0.0
+    centre = np.array(
+        [beliefs.log_length + 0.5 * math.log(count)] * count
+        + [
+            math.log(variance * (1.0 - alone)),
+            math.log(variance * alone) if has_additive else 0.0,
+            2.0 * math.log(beliefs.noise_sd),
+            weight,
+        ]
+    )
+    widths = np.array(
+        [beliefs.log_length_sd] * count
+        + [1.0, 1.0 if has_additive else _FIXED, beliefs.log_noise_sd, beliefs.weight_sd if weighted else _FIXED]
+    )
+    constant = variance if beliefs.level is None else _NO_VARIANCE
+    squared = squared_distances(data.features, groups)
+    return _Problem(data, squared, level, constant, centre, widths, has_additive)
+
+
+def _inverse(lower: FloatArray) -> FloatArray:
+    inverse: FloatArray = cho_solve((lower, True), np.eye(len(lower)), check_finite=False)
+    return inverse
