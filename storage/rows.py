@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any, TypeAlias, TypeVar
 
@@ -12,6 +13,7 @@ from sqlalchemy import RowMapping
 from optimizer.core.engine_config import EngineConfig
 from optimizer.core.errors import AutotuneError, HostError
 from optimizer.core.failure import Blame, Failure, FailureKind, MemoryPhase
+from optimizer.core.recommendation import Recommendation
 from optimizer.core.record import AttemptRecord, ProcessIdentity, StageTiming, StudyRecord, TrialRecord
 from optimizer.core.scoring import Constraint, Score, Verdict
 from optimizer.core.trial import Stage, TrialRole, TrialState
@@ -206,6 +208,24 @@ def _failure(data: dict[str, Any] | None) -> Failure | None:
             "phase": None if phase is None else MemoryPhase(phase),
         }
     )
+
+
+def recommendation_row(recommendation: Recommendation) -> dict[str, Any]:
+    """The columns of `autotune_recommendations` but for the study."""
+    return {
+        "number": recommendation.number,
+        "probability": recommendation.probability,
+        "data": to_text(asdict(recommendation)),
+    }
+
+
+def recommendation_record(study: str, row: Row) -> Recommendation:
+    """The recommendation of a row.
+
+    Raises:
+        HostError: The row was not written by this program.
+    """
+    return _read(f"what study {study} recommends", lambda found: Recommendation(**_mapping(found["data"])), row)
 
 
 def _time_text(moment: datetime) -> str:

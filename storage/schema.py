@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Engine, column, inspect, select, table, text
 from optimizer.core.errors import HostError
 
 VERSION_TABLE = "autotune_alembic_version"
-HEAD = "0001"
+HEAD = "0002"
 """The newest revision under `migrations/versions`."""
 
 _MIGRATION_LOCK = 7_305_112_043

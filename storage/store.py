@@ -8,10 +8,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from sqlalchemy import URL, Connection, Engine, insert, select, update
+from sqlalchemy import URL, Connection, Engine, delete, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from optimizer.core.errors import AutotuneError, InputError
+from optimizer.core.recommendation import Recommendation
 from optimizer.core.record import AttemptRecord, ProcessIdentity, StudyRecord, TrialRecord
 from optimizer.core.trial import TRANSITIONS, TrialState
 from optimizer.host.files import make_folder
@@ -19,7 +20,7 @@ from optimizer.storage import rows
 from optimizer.storage.database import DEFAULT_FOLDER, database_errors, open_engine, parse_url, writing
 from optimizer.storage.folders import check_study_name
 from optimizer.storage.schema import migrate, revision_of
-from optimizer.storage.tables import attempts, studies, trials
+from optimizer.storage.tables import attempts, recommendations, studies, trials
 
 
 def open_store(url: str | None, *, must_exist: bool = False) -> StudyStore:
@@ -188,6 +189,22 @@ class StudyStore:
                 return
             _check_transition(trial, TrialState(known["state"]))
             connection.execute(update(trials).where(trials.c.id == known["id"]).values(**row))
+
+    def put_recommendation(self, study: str, recommendation: Recommendation | None) -> None:
+        """Record what a study recommends now, in place of what it did; None takes that back."""
+        with self._write() as connection:
+            study_id = self._study_id(connection, study)
+            connection.execute(delete(recommendations).where(recommendations.c.study_id == study_id))
+            if recommendation is not None:
+                row = rows.recommendation_row(recommendation)
+                connection.execute(insert(recommendations).values(study_id=study_id, **row))
+
+    def recommendation(self, study: str) -> Recommendation | None:
+        """What a study recommends; None when it recommends nothing, or there is no such study."""
+        chosen = select(recommendations).join(studies, recommendations.c.study_id == studies.c.id)
+        with self._read() as connection:
+            row = connection.execute(chosen.where(studies.c.name == study)).mappings().one_or_none()
+        return None if row is None else rows.recommendation_record(study, row)
 
     def begin_attempt(self, study: str, number: int, attempt: AttemptRecord) -> None:
         """Record a new attempt at a trial; an interrupted trial is running again from here.

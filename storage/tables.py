@@ -43,6 +43,16 @@ studies = Table(
     Column("host", Text, nullable=False),
 )
 
+recommendations = Table(
+    "autotune_recommendations",
+    metadata,
+    Column("study_id", Integer, ForeignKey("autotune_studies.id", ondelete="CASCADE"), primary_key=True),
+    Column("number", Integer, nullable=False, comment="Of the recommended trial."),
+    Column("probability", Float(53), nullable=False, comment="That it keeps every limit."),
+    Column("data", Text, nullable=False),
+)
+"""What a study recommends, as its trials stand; no row while it recommends nothing."""
+
 trials = Table(
     "autotune_trials",
     metadata,

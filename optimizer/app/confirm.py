@@ -15,7 +15,8 @@ from optimizer.config import StudyConfig
 from optimizer.config.recorded import recorded_config
 from optimizer.core.confirmation import FEWEST_REPEATS, MOST_REPEATS, Arm
 from optimizer.core.errors import InputError, NothingFeasible
-from optimizer.core.record import StudyRecord, TrialRecord, best_trial
+from optimizer.core.recommendation import Recommendation, chosen_trial
+from optimizer.core.record import StudyRecord, TrialRecord
 from optimizer.core.trial import TrialRole
 from optimizer.host.files import exclusive_lock, make_folder
 from optimizer.objectives import resolve_limits
@@ -88,7 +89,7 @@ def confirm(request: ConfirmRequest, observer: StudyObserver) -> ConfirmOutcome:
     with open_history(request.storage) as store:
         study = choose_study(store, request.study)
         trials = store.trials(study.name)
-        winner, baseline = _contestants(study, trials)
+        winner, baseline = _contestants(study, trials, store.recommendation(study.name))
         folder = store.folder(study.name)
         if winner.number != baseline.number:
             _make_runs(request, store, study, {Arm.WINNER: winner, Arm.BASELINE: baseline}, observer)
@@ -97,9 +98,11 @@ def confirm(request: ConfirmRequest, observer: StudyObserver) -> ConfirmOutcome:
         return ConfirmOutcome(study, trials, winner, confirmation, store.display_url, folder)
 
 
-def _contestants(study: StudyRecord, trials: list[TrialRecord]) -> tuple[TrialRecord, TrialRecord]:
+def _contestants(
+    study: StudyRecord, trials: list[TrialRecord], recommendation: Recommendation | None
+) -> tuple[TrialRecord, TrialRecord]:
     """Winner and baseline."""
-    winner = best_trial(trials, maximise=study.maximise)
+    winner = chosen_trial(trials, recommendation, maximise=study.maximise)
     if winner is None:
         raise NothingFeasible(
             f"study {study.name} has no feasible trial, so there is no winner to confirm",

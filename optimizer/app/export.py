@@ -50,7 +50,7 @@ def export_setting(storage: str | None, study: str | None, form: ExportFormat, n
         HostError: The history cannot be read.
     """
     history = read_study(storage, study)
-    trial = choose_trial(history.study, history.trials, number)
+    trial = choose_trial(history.study, history.trials, number, history.recommendation)
     text = _text(history, trial, form)
     unfit = trial.state is not TrialState.FEASIBLE
     warning = f"trial #{trial.number} is {trial.state}: it was not shown to meet the limits" if unfit else None

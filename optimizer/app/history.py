@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from optimizer.core.errors import InputError
+from optimizer.core.recommendation import Recommendation
 from optimizer.core.record import StudyRecord, TrialRecord
 from optimizer.core.trial import TrialState
 from optimizer.host.processes import is_alive, own_identity
@@ -14,10 +15,11 @@ from optimizer.storage import StudyStore, open_store
 
 @dataclass(frozen=True, slots=True)
 class StudyHistory:
-    """A study and every trial of it, by number."""
+    """A study, every trial of it by number, and what it recommends."""
 
     study: StudyRecord
     trials: list[TrialRecord]
+    recommendation: Recommendation | None = None
 
 
 def open_history(storage: str | None) -> StudyStore:
@@ -63,7 +65,7 @@ def read_study(storage: str | None, name: str | None) -> StudyHistory:
     """
     with open_history(storage) as store:
         study = choose_study(store, name)
-        return StudyHistory(study, present_trials(store, study.name))
+        return StudyHistory(study, present_trials(store, study.name), store.recommendation(study.name))
 
 
 def present_trials(store: StudyStore, study: str) -> list[TrialRecord]:

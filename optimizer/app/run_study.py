@@ -18,11 +18,12 @@ from optimizer.app.gpus import StudyGpus, study_gpus
 from optimizer.app.memory import study_memory
 from optimizer.app.plan import estimate_trial_s, evaluator_note, memory_note
 from optimizer.app.request import RunRequest, settings_of, study_config
-from optimizer.app.search import check_rules, make_search
+from optimizer.app.search import check_rules, make_adviser, make_search
 from optimizer.app.session import RECORD_KEPT, HostState, clear_host, client_cores, interruptible, launched_engines
 from optimizer.config import StudyConfig, identity_difference
 from optimizer.core.engine_config import JsonValue
 from optimizer.core.errors import InputError
+from optimizer.core.recommendation import Recommendation
 from optimizer.core.record import StudyRecord, TrialRecord
 from optimizer.core.study_end import StudyEnd
 from optimizer.engine.launch import EngineLauncher
@@ -57,6 +58,7 @@ class StudyOutcome:
     total_trials: int
     storage_display: str
     record_folder: Path
+    recommendation: Recommendation | None = None
 
 
 def run_study(request: RunRequest, observer: StudyObserver) -> StudyOutcome:
@@ -90,7 +92,8 @@ def run_study(request: RunRequest, observer: StudyObserver) -> StudyOutcome:
                 observer.notice(note)
             work = _work(request, config, engine, gpus, host, store, study, observer, folder)
             ended = asyncio.run(interruptible(work, host, kept=RECORD_KEPT))
-        return StudyOutcome(study, store.trials(config.study), ended, config.trials, store.display_url, folder)
+        trials, recommendation = store.trials(config.study), store.recommendation(config.study)
+        return StudyOutcome(study, trials, ended, config.trials, store.display_url, folder, recommendation)
 
 
 def engine_of(config: StudyConfig, engine_python: str | None) -> EngineChoice:
@@ -216,6 +219,7 @@ async def _work(
                 observer=observer,
                 prescreen=memory.prescreen,
                 rules=config.rules,
+                advise=make_adviser(config, settings, memory.prescreen),
             )
             return await runner.run(budget)
 

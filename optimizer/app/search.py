@@ -13,11 +13,13 @@ from optimizer.core.record import ParamValue
 from optimizer.storage import StudyStore
 from optimizer.tuning.optuna_search import OptunaSearch
 from optimizer.tuning.prescreen import MemoryPrescreen
+from optimizer.tuning.recommend import recommend
 from optimizer.tuning.rule_keeping_sampler import RuleKeepingSampler
 from optimizer.tuning.settings import DEFAULT_NUMBER, Settings
 from optimizer.tuning.strategies import strategy_named
 from optimizer.tuning.strategies.catalogue import MODELLING
 from optimizer.tuning.strategy import ForeseesGain
+from optimizer.tuning.study_runner import Advise
 
 
 def make_search(
@@ -61,6 +63,12 @@ def make_search(
     )
     objective = config.objective
     return OptunaSearch(store, config.study, metric=objective.metric, maximise=objective.maximise, sampler=sampler)
+
+
+def make_adviser(config: StudyConfig, settings: Settings, prescreen: MemoryPrescreen | None) -> Advise:
+    """Says which of a study's measured settings to use, whichever sampler proposed them."""
+    prior = study_knowledge(config, settings, prescreen).prior
+    return lambda trials: recommend(trials, config.space, prior=prior)
 
 
 @dataclass(frozen=True, slots=True)

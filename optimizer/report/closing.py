@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from optimizer.core.confirmation import study_trials
+from optimizer.core.recommendation import Recommendation, chosen_trial
 from optimizer.core.record import StudyRecord, TrialRecord, best_trial
 from optimizer.core.scoring import Constraint
 from optimizer.core.study_end import StudyEnd
@@ -59,6 +60,7 @@ class Closing:
         ended: Why this run ended.
         storage_display: Where the record lies, password hidden.
         record_folder: Where the engine logs and request samples lie.
+        recommendation: Which measured setting to use, by all that the trials tell; None where nothing is feasible.
     """
 
     study: StudyRecord
@@ -68,11 +70,12 @@ class Closing:
     storage_display: str
     record_folder: Path
     commands: StudyCommands
+    recommendation: Recommendation | None = None
 
     @property
     def best(self) -> TrialRecord | None:
-        """The best feasible trial."""
-        return best_trial(self.trials, maximise=self.study.maximise)
+        """The trial to use: the recommended one, or the best feasible one where nothing was recommended."""
+        return chosen_trial(self.trials, self.recommendation, maximise=self.study.maximise)
 
     @property
     def done(self) -> int:
@@ -180,9 +183,23 @@ def _print_best(console: Console, closing: Closing, best: TrialRecord) -> None:
         console.print(Text(f"Best: #{best.number}. The baseline has no measurement to compare it with."))
     else:
         console.print(_gain(closing, best, baseline))
+    _print_recommendation(console, closing, best)
     if best.config is not None:
         heading(console, f"flags of #{best.number}")
         copyable(console, shlex.join(launch_flags(best.config)) or "none: vLLM's own defaults")
+
+
+def _print_recommendation(console: Console, closing: Closing, chosen: TrialRecord) -> None:
+    """Why this trial, and what became of the luckiest run where that is another."""
+    recommendation = closing.recommendation
+    if recommendation is None or recommendation.number != chosen.number:
+        return
+    ends = [metric_value(closing.study.objective, end) for end in (recommendation.low, recommendation.high)]
+    told = f"#{chosen.number} is {recommendation.reason}. Expected of it: {ends[0]} to {ends[1]} (95 %)."
+    luckiest = best_trial(closing.trials, maximise=closing.study.maximise)
+    if luckiest is not None and luckiest.number != chosen.number:
+        told += f" The best single run was #{luckiest.number}, {metric_value(closing.study.objective, luckiest.value)}."
+    console.print(Text(told))
 
 
 def _print_undecided(console: Console, closing: Closing, best: TrialRecord) -> None:

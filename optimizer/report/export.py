@@ -9,7 +9,8 @@ from itertools import takewhile
 from optimizer.core.confirmation import study_trials
 from optimizer.core.engine_config import EngineConfig, FlagValue
 from optimizer.core.errors import InputError, NothingFeasible
-from optimizer.core.record import StudyRecord, TrialRecord, best_trial
+from optimizer.core.recommendation import Recommendation, chosen_trial
+from optimizer.core.record import StudyRecord, TrialRecord
 from optimizer.engine.vllm.argv import flag_words, serve_command
 from optimizer.report.changes import baseline_of
 from optimizer.report.secrets import is_secret_name
@@ -18,15 +19,17 @@ EXPORT_HOST = "127.0.0.1"
 EXPORT_PORT = 8000
 
 
-def choose_trial(study: StudyRecord, trials: list[TrialRecord], wanted: int | None) -> TrialRecord:
-    """The trial to export: the one asked for, or the best.
+def choose_trial(
+    study: StudyRecord, trials: list[TrialRecord], wanted: int | None, recommendation: Recommendation | None = None
+) -> TrialRecord:
+    """The trial to export: the one asked for, or the recommended one.
 
     Raises:
         NothingFeasible: None was asked for and no trial is feasible.
         InputError: The trial asked for does not exist, or was never measured: nobody knows whether it serves.
     """
     if wanted is None:
-        best = best_trial(trials, maximise=study.maximise)
+        best = chosen_trial(trials, recommendation, maximise=study.maximise)
         if best is None:
             raise NothingFeasible(
                 f"study {study.name!r} has no feasible trial to export ({len(trials)} trials)",

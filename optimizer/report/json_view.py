@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue
 from optimizer.core.confirmation import study_trials
 from optimizer.core.engine_config import EngineConfig
 from optimizer.core.failure import Failure
+from optimizer.core.recommendation import Recommendation
 from optimizer.core.record import ParamValue, StudyRecord, TrialRecord, best_trial
 from optimizer.objectives.confirmation import judge_confirmation
 from optimizer.report.changes import baseline_of
@@ -103,11 +104,24 @@ class NothingFeasibleView(_View):
     best_relaxation: RelaxationView | None = Field(description="That which makes the best trial feasible.")
 
 
+class RecommendedView(_View):
+    """The setting to use, by all that the trials tell; `export` gives it."""
+
+    trial: int = Field(description="Number of the first feasible trial that measured it.")
+    probability: float = Field(description="That it keeps every limit.")
+    value: float | None = Field(description="What is expected of it: the posterior median of the objective.")
+    low: float | None = Field(description="Lower end of the 95 % interval of that.")
+    high: float | None = Field(description="Upper end.")
+    runs: int = Field(description="Trials that measured it.")
+    reason: str = Field(description="Why this one.")
+
+
 class StudyView(_View):
     """`status --study N --json`."""
 
     study: str = Field(description="Name of the study.")
     best: int | None = Field(description="Number of the best feasible trial; null when there is none.")
+    recommended: RecommendedView | None = Field(description="Null when nothing is feasible, or nothing was derived.")
     nothing_feasible: NothingFeasibleView | None = Field(
         description="Null when a trial is feasible, or none has ended."
     )
@@ -136,11 +150,14 @@ def study_list(studies: list[tuple[StudyRecord, list[TrialRecord]]]) -> StudyLis
     )
 
 
-def study_view(study: StudyRecord, trials: list[TrialRecord]) -> StudyView:
-    """A study and its trials."""
+def study_view(
+    study: StudyRecord, trials: list[TrialRecord], recommendation: Recommendation | None = None
+) -> StudyView:
+    """A study, its trials, and which of their settings to use."""
     return StudyView(
         study=study.name,
         best=_best_number(study, trials),
+        recommended=None if recommendation is None else _recommended_view(recommendation),
         nothing_feasible=_nothing_feasible(study, study_trials(trials)),
         trials=[trial_view(t) for t in trials],
     )
@@ -174,6 +191,18 @@ def export_view(study: StudyRecord, trials: list[TrialRecord], trial: TrialRecor
         baseline_value=None if baseline is None else finite(baseline.value),
         improvement=finite(improvement(study, trial, trials)),
         confirmation=None if confirmation is None else confirmation.outcome.value,
+    )
+
+
+def _recommended_view(recommendation: Recommendation) -> RecommendedView:
+    return RecommendedView(
+        trial=recommendation.number,
+        probability=recommendation.probability,
+        value=finite(recommendation.value),
+        low=finite(recommendation.low),
+        high=finite(recommendation.high),
+        runs=recommendation.runs,
+        reason=recommendation.reason,
     )
 
 

@@ -7,6 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from optimizer.core.confirmation import study_trials
+from optimizer.core.recommendation import Recommendation
 from optimizer.core.record import StudyRecord, TrialRecord, best_trial
 from optimizer.report.changes import baseline_of, trial_changes
 from optimizer.report.closing import states_text
@@ -46,13 +47,17 @@ def print_studies(console: Console, studies: list[tuple[StudyRecord, list[TrialR
     console.print(table)
 
 
-def print_study(console: Console, study: StudyRecord, trials: list[TrialRecord]) -> None:
-    """Prints the trials of a study, its best one marked."""
+def print_study(
+    console: Console, study: StudyRecord, trials: list[TrialRecord], recommendation: Recommendation | None = None
+) -> None:
+    """Prints the trials of a study, its best one marked, and which of them to use."""
     console.print(Text(f"study {study.name}: {states_text(study_trials(trials))}", style="bold"))
     if trials:
         console.print(_trial_table(study, trials, wide=console.width >= _WIDE_COLUMNS))
     best = best_trial(trials, maximise=study.maximise)
     console.print(Text("no trial is feasible yet" if best is None else f"* best: #{best.number}"))
+    if recommendation is not None:
+        console.print(Text(f"recommended: #{recommendation.number}: {recommendation.reason}"))
     for line in confirmations_text(study, trials):
         console.print(Text(line))
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from optimizer.core.measurement import FloatArray
+from optimizer.core.recommendation import CONFIDENCE, Recommendation
 from optimizer.core.record import ParamValue, TrialRecord
 from optimizer.core.trial import TrialRole, TrialState
 from optimizer.search_spaces import SearchSpace
@@ -24,44 +25,12 @@ from optimizer.tuning.gp.prior import PriorModel
 from optimizer.tuning.gp.quantity import Quantity
 from optimizer.tuning.strategy import Seen, seen
 
-CONFIDENCE = 0.95
-"""Probability with which a recommended setting is to keep all limits."""
 _TIE_SDS = 1.0
 """Two settings are a tie when their values differ by less than so many standard deviations of that difference."""
 _MOST_TIED = 0.02
 """Of its value, what is given up at most for a simpler setting."""
 _Z = 1.959963984540054
 """Of a two-sided 95 % interval."""
-
-
-@dataclass(frozen=True, slots=True)
-class Recommendation:
-    """A measured setting and what is believed of it.
-
-    Attributes:
-        number: Of the first feasible trial that measured it.
-        params: Its parameters.
-        probability: That it keeps every limit.
-        value: Posterior median of the objective, in its unit.
-        low: Lower end of the 95 % interval of that.
-        high: Upper end.
-        runs: How many trials measured it.
-        reason: Why this one, in words.
-    """
-
-    number: int
-    params: Mapping[str, ParamValue]
-    probability: float
-    value: float
-    low: float
-    high: float
-    runs: int
-    reason: str
-
-    @property
-    def is_sure(self) -> bool:
-        """Whether it keeps the limits with the probability that is asked for."""
-        return self.probability >= CONFIDENCE
 
 
 @dataclass(frozen=True, slots=True)

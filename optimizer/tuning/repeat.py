@@ -10,8 +10,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from optimizer.core.recommendation import CONFIDENCE
 from optimizer.tuning.gp.outlook import Outlook
-from optimizer.tuning.recommend import CONFIDENCE, Standing
+from optimizer.tuning.recommend import Standing
 from optimizer.tuning.strategy import Params, Seen
 
 REPEAT_EVERY = 5

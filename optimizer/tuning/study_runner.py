@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from optimizer.core.confirmation import study_trials
 from optimizer.core.errors import InputError
 from optimizer.core.failure import FailureKind
+from optimizer.core.recommendation import Recommendation
 from optimizer.core.record import ParamValue, StudyRecord, TrialRecord
 from optimizer.core.study_end import StudyEnd
 from optimizer.core.trial import TrialRole, TrialState
@@ -46,6 +48,9 @@ class Budget:
     least_gain: float | None = None
 
 
+Advise: TypeAlias = Callable[[Sequence[TrialRecord]], Recommendation | None]
+
+
 class StudyRunner:
     """Runs one study from where its record stands.
 
@@ -60,6 +65,7 @@ class StudyRunner:
         observer: Is told.
         prescreen: Predicts the engines' memory; None where that cannot be done.
         rules: How sure a verdict must be.
+        advise: Says which of the measured settings to use, given the study's trials; None records no recommendation.
     """
 
     def __init__(
@@ -75,6 +81,7 @@ class StudyRunner:
         observer: StudyObserver,
         prescreen: MemoryPrescreen | None = None,
         rules: VerdictRules = USUAL_RULES,
+        advise: Advise | None = None,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
@@ -87,6 +94,7 @@ class StudyRunner:
         self._observer = observer
         self._prescreen = prescreen
         self._rules = rules
+        self._advise = advise
         self._now_s = now_s
 
     async def run(self, budget: Budget) -> StudyEnd:
@@ -104,6 +112,7 @@ class StudyRunner:
         for trial in trials:
             self._stop_if_refused(trial)
         self._check_baseline(trials)
+        self._recommend()
         while self._finished() < budget.trials:
             if not has_time():
                 return StudyEnd.TIME_BUDGET
@@ -187,10 +196,16 @@ class StudyRunner:
             raise
         self._store.put_trial(final)
         self._search.tell(final)
+        self._recommend()
         self._observer.trial_finished(final)
         self._stop_if_refused(final)
         self._check_baseline([final])
         return True
+
+    def _recommend(self) -> None:
+        """Record which of the settings measured so far to use: the study may end at any moment."""
+        if self._advise is not None:
+            self._store.put_recommendation(self._study.name, self._advise(self._trials()))
 
     def _set_aside(self, trial: TrialRecord) -> None:
         """Leave the trial for the next run, which will adopt it under its number."""

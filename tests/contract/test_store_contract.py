@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from optimizer.core.engine_config import EngineConfig, canonical_flag
 from optimizer.core.errors import AutotuneError, InputError
 from optimizer.core.failure import Blame, Failure, FailureKind, MemoryPhase
+from optimizer.core.recommendation import Recommendation
 from optimizer.core.record import AttemptRecord, ProcessIdentity, StageTiming, StudyRecord, TrialRecord
 from optimizer.core.scoring import Constraint, Score, Verdict
 from optimizer.core.trial import TRANSITIONS, Stage, TrialRole, TrialState
@@ -214,6 +215,33 @@ def test_what_is_not_there_is_none_or_empty(store):
     assert store.study("never-created") is None
     assert store.trials("never-created") == []
     assert store.trial(study, 7) is None
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    number=st.integers(0, 10**6),
+    params=st.dictionaries(
+        any_text, st.booleans() | st.integers(-(10**9), 10**9) | st.floats(allow_nan=False) | any_text
+    ),
+    probability=st.floats(0, 1),
+    figures=st.tuples(*[st.floats(allow_nan=False)] * 3),
+    reason=any_text,
+)
+def test_what_is_recommended_comes_back_exactly(store, number, params, probability, figures, reason):
+    study = new_study(store)
+    assert store.recommendation(study) is None
+    for runs in (1, 2):
+        put = Recommendation(number, params, probability, *figures, runs, reason)
+        store.put_recommendation(study, put)
+        assert exact(store.recommendation(study)) == exact(put)
+    store.put_recommendation(study, None)
+    assert store.recommendation(study) is None
+
+
+def test_nothing_is_recommended_of_a_study_that_is_not_there(store):
+    assert store.recommendation("never-created") is None
+    with pytest.raises(AutotuneError, match="never-created"):
+        store.put_recommendation("never-created", None)
 
 
 def test_a_study_is_created_once(store):

@@ -104,6 +104,7 @@ def _report(outcome: StudyOutcome, storage: str | None) -> None:
         storage_display=outcome.storage_display,
         record_folder=Path(outcome.record_folder),
         commands=StudyCommands(program(), outcome.study.name, shown_storage, this_command()),
+        recommendation=outcome.recommendation,
     )
     print_closing(result_console(), closing)
     # A study that ran out of time may still find one: its end is no verdict.

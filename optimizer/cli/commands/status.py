@@ -33,6 +33,6 @@ def _list_trials(storage: str | None, study: str, *, as_json: bool) -> None:
 
     history = read_study(storage, study)
     if as_json:
-        write_result(study_view(history.study, history.trials).model_dump_json(indent=2))
+        write_result(study_view(history.study, history.trials, history.recommendation).model_dump_json(indent=2))
     else:
-        print_study(result_console(), history.study, history.trials)
+        print_study(result_console(), history.study, history.trials, history.recommendation)

@@ -59,7 +59,10 @@ def test_status_lists_the_study(reader, listed):
 
 
 def test_status_of_the_study_has_the_shape_that_scripts_rely_on(listed):
-    assert set(listed) == {"study", "best", "nothing_feasible", "trials"}
+    assert set(listed) == {"study", "best", "recommended", "nothing_feasible", "trials"}
+    states = {trial["number"]: trial["state"] for trial in listed["trials"]}
+    assert states[listed["recommended"]["trial"]] == "feasible"
+    assert 0.0 < listed["recommended"]["probability"] <= 1.0
     assert listed["nothing_feasible"] is None
     assert listed["study"] == STUDY
     assert [trial["number"] for trial in listed["trials"]] == list(range(TRIALS))

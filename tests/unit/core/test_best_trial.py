@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from optimizer.core.recommendation import Recommendation, chosen_trial
 from optimizer.core.record import TrialRecord, best_trial
 from optimizer.core.scoring import Score, Verdict
 from optimizer.core.trial import TrialRole, TrialState
@@ -57,3 +58,21 @@ def test_of_two_equals_the_earlier_is_the_best(maximise):
 
 def test_there_is_no_best_of_nothing():
     assert best_trial([], maximise=True) is None
+
+
+@given(trials=histories, maximise=st.booleans(), number=st.integers(0, 14))
+def test_a_recommendation_is_followed_where_its_trial_is_feasible_and_nowhere_else(trials, maximise, number):
+    recommendation = Recommendation(number, {}, 0.99, 1.0, 1.0, 1.0, 1, "")
+    chosen = chosen_trial(trials, recommendation, maximise=maximise)
+    named = next((trial for trial in trials if trial.number == number), None)
+    if named is not None and named.state is TrialState.FEASIBLE:
+        assert chosen is named
+    else:
+        assert chosen is best_trial(trials, maximise=maximise)
+    assert chosen is None or chosen.state is TrialState.FEASIBLE
+    assert chosen_trial(trials, None, maximise=maximise) is best_trial(trials, maximise=maximise)
+
+
+def test_a_repeat_on_held_out_traffic_is_never_chosen():
+    repeat = replace(measured(0, TrialState.FEASIBLE, 5.0), role=TrialRole.CONFIRM)
+    assert chosen_trial([repeat], Recommendation(0, {}, 1.0, 5.0, 5.0, 5.0, 1, ""), maximise=True) is None

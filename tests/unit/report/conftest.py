@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from optimizer.core.recommendation import Recommendation
 from optimizer.core.record import StudyRecord, TrialRecord
 from optimizer.core.study_end import StudyEnd
 from optimizer.report.closing import Closing
@@ -21,9 +22,15 @@ def console(request: pytest.FixtureRequest) -> Console:
 
 @pytest.fixture
 def make_closing(tmp_path: Path) -> Callable[..., Closing]:
-    def make(study: StudyRecord, trials: list[TrialRecord], *, ended: StudyEnd = StudyEnd.TRIALS) -> Closing:
+    def make(
+        study: StudyRecord,
+        trials: list[TrialRecord],
+        *,
+        ended: StudyEnd = StudyEnd.TRIALS,
+        recommendation: Recommendation | None = None,
+    ) -> Closing:
         commands = StudyCommands("vllm-autotune", study.name, None, "vllm-autotune run --space tiny-cpu")
-        return Closing(study, trials, 24, ended, "postgresql://ann:***@db/tuning", tmp_path, commands)
+        return Closing(study, trials, 24, ended, "postgresql://ann:***@db/tuning", tmp_path, commands, recommendation)
 
     return make
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from optimizer.core.recommendation import Recommendation
 from optimizer.core.scoring import Verdict
 from optimizer.core.study_end import StudyEnd
 from optimizer.core.trial import TrialRole, TrialState
@@ -156,3 +157,21 @@ def test_an_early_end_says_why(sample, console, make_closing, printed, ended, wo
     assert words in flat(printed(console))
     print_closing(console, make_closing(sample.study, sample.trials))
     assert flat(printed(console)).count("Ended early") == 1
+
+
+def test_the_recommended_trial_is_the_one_to_copy_and_the_luckiest_run_is_named(sample, console, make_closing, printed):
+    found = Recommendation(0, {}, 0.97, 400.0, 390.0, 410.0, 2, "the best of 2 settings measured feasible")
+    print_closing(console, make_closing(sample.study, sample.trials, recommendation=found))
+    text = flat(printed(console))
+    assert "#0 is the best of 2 settings measured feasible. Expected of it: 390 tok/s to 410 tok/s (95 %)." in text
+    assert "The best single run was #2, 512.3 tok/s." in text
+    assert "flags of #0" in text
+    assert "flags of #2" not in text
+
+
+def test_a_recommendation_of_what_is_not_feasible_counts_for_nothing(sample, console, make_closing, printed):
+    found = Recommendation(3, {}, 0.97, 900.0, 890.0, 910.0, 1, "a record that was tampered with")
+    print_closing(console, make_closing(sample.study, sample.trials, recommendation=found))
+    text = flat(printed(console))
+    assert "tampered" not in text
+    assert "flags of #2" in text

@@ -8,6 +8,7 @@ import pytest
 
 from optimizer.core.engine_config import EngineConfig, FlagValue
 from optimizer.core.errors import InputError, NothingFeasible
+from optimizer.core.recommendation import Recommendation
 from optimizer.core.record import TrialRecord
 from optimizer.core.trial import TrialRole, TrialState
 from optimizer.report.export import choose_trial, command_argv, command_text, improvement, launch_flags
@@ -16,6 +17,12 @@ from optimizer.report.export import choose_trial, command_argv, command_text, im
 def test_the_best_feasible_trial_is_chosen(sample, minimising_sample):
     for study_sample in (sample, minimising_sample):
         assert choose_trial(study_sample.study, study_sample.trials, None).number == 2
+
+
+def test_what_is_recommended_is_exported_in_place_of_the_luckiest_run(sample):
+    found = Recommendation(0, {}, 0.97, 400.0, 390.0, 410.0, 2, "")
+    assert choose_trial(sample.study, sample.trials, None, found).number == 0
+    assert choose_trial(sample.study, sample.trials, 3, found).number == 3
 
 
 def test_nothing_feasible_is_an_error_of_its_own(infeasible_sample):

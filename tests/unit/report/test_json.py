@@ -4,6 +4,7 @@ import json
 import math
 from dataclasses import replace
 
+from optimizer.core.recommendation import Recommendation
 from optimizer.metrics import Bound, BoundKind
 from optimizer.report.json_view import export_view, study_list, study_view
 from optimizer.report.trial_json import trial_detail
@@ -30,7 +31,8 @@ def test_the_list_of_studies(sample, infeasible_sample):
 
 def test_a_study_has_exactly_the_promised_keys(sample):
     view = strict(study_view(sample.study, sample.trials))
-    assert list(view) == ["study", "best", "nothing_feasible", "trials"]
+    assert list(view) == ["study", "best", "recommended", "nothing_feasible", "trials"]
+    assert view["recommended"] is None, "nothing was derived"
     assert view["nothing_feasible"] is None, "a trial is feasible"
     assert view["best"] == 2
     keys = {"number", "role", "state", "params", "value", "verdict", "metrics", "failure"}
@@ -65,6 +67,14 @@ def test_a_trial_without_measurement_has_nulls_under_the_same_keys(sample):
         "blame": "config",
         "evidence": ["ValueError: To serve at least one request", "with [brackets] and HF_TOKEN=***"],
     }
+
+
+def test_what_is_recommended_stands_beside_the_best(sample):
+    found = Recommendation(2, {"block-size": 16}, 0.97, 500.0, 480.0, math.inf, 1, "the best of 2")
+    view = strict(study_view(sample.study, sample.trials, found))["recommended"]
+    assert (view["trial"], view["probability"], view["value"], view["low"]) == (2, 0.97, 500.0, 480.0)
+    assert view["high"] is None
+    assert (view["runs"], view["reason"]) == (1, "the best of 2")
 
 
 def test_the_export(sample):

@@ -30,7 +30,7 @@ from optimizer.tuning.rule_keeping_sampler import RuleKeepingSampler
 from optimizer.tuning.settings import Settings
 from optimizer.tuning.stage_clock import StageClock
 from optimizer.tuning.strategies.tpe import Tpe
-from optimizer.tuning.study_runner import Budget, StudyRunner
+from optimizer.tuning.study_runner import Advise, Budget, StudyRunner
 from optimizer.tuning.trial_pipeline import AttemptOutcome, TrialJob, TrialPipeline
 
 GIB = 2**30
@@ -188,6 +188,7 @@ class StudyBench:
         self.now_s: Iterator[float] | None = None
         self.start_limit_s = 60.0
         self.prescreen: MemoryPrescreen | None = None
+        self.advise: Advise | None = None
 
     def search_sampler(self, records: Callable[[], list[TrialRecord]] | None = None) -> RuleKeepingSampler:
         space = self.settings.resolver.space
@@ -230,6 +231,7 @@ class StudyBench:
                 slos=tuple(parse_slo(slo, origin="--slo") for slo in self.slos),
                 observer=self.observer,
                 prescreen=self.prescreen,
+                advise=self.advise,
                 **clock,
             )
             return await runner.run(Budget(trials, time_s, first_trial_s, least_gain))

@@ -11,6 +11,7 @@ import pytest
 
 from optimizer.core.errors import HostError, InputError
 from optimizer.core.failure import Blame, FailureKind
+from optimizer.core.recommendation import Recommendation
 from optimizer.core.record import AttemptRecord, ProcessIdentity, TrialRecord, best_trial
 from optimizer.core.study_end import StudyEnd
 from optimizer.core.trial import TrialRole, TrialState
@@ -404,3 +405,21 @@ async def test_what_cannot_be_foreseen_ends_no_study(bench, foreseeing):
 async def test_no_study_ends_for_little_gain_unless_it_is_asked_to(bench, foreseeing):
     foreseeing(*[0.0] * 10)
     assert await bench.run(10) == StudyEnd.TRIALS
+
+
+# --- what it recommends
+
+
+async def test_what_to_use_is_recorded_after_every_trial_and_when_a_study_goes_on(bench):
+    asked: list[list[int]] = []
+
+    def advise(trials):
+        asked.append([trial.number for trial in trials if trial.state.is_final])
+        return Recommendation(len(asked[-1]), {}, 0.96, 1.0, 0.9, 1.1, 1, "") if asked[-1] else None
+
+    bench.advise = advise
+    await bench.run(2)
+    assert asked == [[], [0], [0, 1]]
+    assert bench.store.recommendation("s").number == 2
+    await bench.run(2)
+    assert asked[3:] == [[0, 1]], "as a later version, or one that was killed before it wrote, finds it"
