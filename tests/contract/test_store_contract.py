@@ -224,14 +224,15 @@ def test_what_is_not_there_is_none_or_empty(store):
         any_text, st.booleans() | st.integers(-(10**9), 10**9) | st.floats(allow_nan=False) | any_text
     ),
     probability=st.floats(0, 1),
-    figures=st.tuples(*[st.floats(allow_nan=False)] * 3),
+    value=st.floats(allow_nan=False),
+    high=st.floats(allow_nan=False),
     reason=any_text,
 )
-def test_what_is_recommended_comes_back_exactly(store, number, params, probability, figures, reason):
+def test_what_is_recommended_comes_back_exactly(store, number, params, probability, value, high, reason):
     study = new_study(store)
     assert store.recommendation(study) is None
     for runs in (1, 2):
-        put = Recommendation(number, params, probability, *figures, runs, reason)
+        put = Recommendation(number, params, probability, value, -math.inf, high, runs, reason)
         store.put_recommendation(study, put)
         assert exact(store.recommendation(study)) == exact(put)
     store.put_recommendation(study, None)
