@@ -14,4 +14,4 @@ SAMPLERS: Final[dict[str, str]] = {
 }
 """Name to what it is."""
 
-DEFAULT_SAMPLER: Final = "tpe"
+DEFAULT_SAMPLER: Final = "gp"
