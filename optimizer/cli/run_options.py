@@ -56,7 +56,9 @@ SeedOption: TypeAlias = Annotated[int, typer.Option("--seed", min=0, metavar="N"
 SamplerOption: TypeAlias = Annotated[
     str | None,
     typer.Option(
-        "--sampler", metavar="NAME", help="Search strategy: gp (the default), tpe, optuna-gp, random, grid or one-at-a-time."
+        "--sampler",
+        metavar="NAME",
+        help="Search strategy: gp (the default), tpe, optuna-gp, random, grid or one-at-a-time.",
     ),
 ]
 StopBelowGainOption: TypeAlias = Annotated[
