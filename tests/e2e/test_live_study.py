@@ -140,7 +140,7 @@ def test_no_trial_failed_without_a_known_cause(listed):
 
 def test_the_exported_command_starts_cold_and_serves_what_the_warm_spare_served(told, listed, driver):
     """The study's engines are forked from a process that has imported vLLM; a person starts one from scratch."""
-    best = listed["trials"][listed["best"]]
+    best = listed["trials"][listed["recommended"]["trial"]]
     exported = driver.run("export", "--format", "command")
     assert exported.exit_code == 0, exported.said
     port = free_port()

@@ -58,7 +58,7 @@ def confirmed(tmp_path_factory):
     try:
         told = Confirmed(driver.run(*RUN))
         assert told.ran.exit_code == 0, told.ran.said
-        told.winner = driver.json("status", "--study", "drill", "--json")["best"]
+        told.winner = driver.json("status", "--study", "drill", "--json")["recommended"]["trial"]
         run = driver.start("confirm", "--study", "drill")
         run.wait_for("run 2 of 6: measuring")
         run.process.kill()
@@ -129,7 +129,7 @@ def test_the_study_is_what_it_was(confirmed):
     said = " ".join(confirmed.study_goes_on.out.split())
     assert f"study drill: {TRIALS} of {TRIALS} trials" in said
     assert "On held-out traffic it is " in said
-    assert f"* best: #{confirmed.winner}" in confirmed.status.out
+    assert f"recommended: #{confirmed.winner}: " in confirmed.status.out
     assert f"#{confirmed.winner} " in confirmed.status.out.splitlines()[-1]
 
 

@@ -11,7 +11,8 @@ import sys
 
 import pytest
 
-from tests.drill import RUN, STUDY, TRIALS, History, assert_exact
+from optimizer.core.samplers import DEFAULT_SAMPLER
+from tests.drill import RUN, STUDY, TRIALS, History, assert_exact, write_space
 from tests.driving import Driver
 
 METRICS = ("output_tokens_per_s", "p99_e2e_ms", "p99_ttft_ms", "p99_tpot_ms", "p99_itl_ms", "preemptions")
@@ -99,10 +100,10 @@ def test_show_tells_one_trial_in_full(reader):
 
 
 def test_export_in_every_form(reader, listed):
-    best = listed["trials"][listed["best"]]
+    chosen = listed["trials"][listed["recommended"]["trial"]]
     told = reader.json("export", "--format", "json")
-    assert set(told) == {"argv", "flags", "env", "trial", "value", "baseline_value", "improvement"}
-    assert (told["trial"], told["value"]) == (best["number"], best["value"])
+    assert set(told) == {"argv", "flags", "env", "trial", "value", "baseline_value", "improvement", "confirmation"}
+    assert (told["trial"], told["value"]) == (chosen["number"], chosen["value"])
     assert told["baseline_value"] == listed["trials"][0]["value"]
     assert told["improvement"] == pytest.approx(told["value"] / told["baseline_value"])
     assert told["argv"][:3] == [sys.executable, "-m", "optimizer.engine.simulated"]
@@ -197,3 +198,15 @@ def test_another_space_under_the_same_name_is_refused_with_the_difference(driver
 def test_params_are_plain_json_numbers(unbroken):
     params = json.dumps(History.of(unbroken.folder).trials()[2].params)
     assert re.fullmatch(r'\{("[a-z-]+": (\d+|true|false)(, )?)+\}', params)
+
+
+def test_the_usual_sampler_says_why_it_proposes_what_it_does(driver):
+    write_space(driver.folder, {"sampler": DEFAULT_SAMPLER, "trials": 8})
+    ran = driver.run(*RUN)
+    assert ran.exit_code == 0, ran.said
+    assert_exact(History.of(driver.folder).trials(), 8)
+    notes = [" ".join(driver.json("show", str(number), "--json")["notes"]) for number in range(8)]
+    assert "first trial" in notes[2] or "flip of" in notes[2], notes
+    assert any(f"proposed by {DEFAULT_SAMPLER}" in note for note in notes), notes
+    listed = driver.json("status", "--study", STUDY, "--json")
+    assert listed["recommended"]["reason"] in " ".join(ran.out.split())

@@ -103,7 +103,9 @@ def test_rows_are_read_back_and_the_longer_study_counts(tmp_path):
 
 @pytest.fixture
 def asked(monkeypatch):
-    """The studies that a command ran."""
+    """The studies that a command ran; it is for a process of its own, and sets the environment of that."""
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        monkeypatch.setenv(name, "1")
     keys = []
 
     def one_study(name, seed, strategy, trials, claim):
