@@ -15,6 +15,7 @@ from optimizer.app.evaluator import evaluator_runner
 from optimizer.app.facts import describe_host, software_versions
 from optimizer.app.flags import checked_config
 from optimizer.app.gpus import StudyGpus, study_gpus
+from optimizer.app.knowledge import study_knowledge
 from optimizer.app.memory import study_memory
 from optimizer.app.plan import estimate_trial_s, evaluator_note, memory_note
 from optimizer.app.request import RunRequest, settings_of, study_config
@@ -204,8 +205,9 @@ async def _work(
         memory = study_memory(config, settings, lambda: store.trials(study.name))
         for note in memory.notes:
             observer.notice(note)
+        knowledge = study_knowledge(config, settings, memory.prescreen)
         with (
-            make_search(config, settings, store, memory.prescreen) as search,
+            make_search(config, settings, store, memory.prescreen, knowledge) as search,
             client_cores(pinned=config.engine.pin_cpus),
         ):
             runner = StudyRunner(
@@ -219,7 +221,7 @@ async def _work(
                 observer=observer,
                 prescreen=memory.prescreen,
                 rules=config.rules,
-                advise=make_adviser(config, settings, memory.prescreen),
+                advise=make_adviser(config, knowledge),
             )
             return await runner.run(budget)
 

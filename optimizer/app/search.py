@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from optimizer.app.knowledge import study_knowledge
+from optimizer.app.knowledge import StudyKnowledge, study_knowledge
 from optimizer.app.memory import study_memory
 from optimizer.config import StudyConfig
 from optimizer.core.confirmation import study_trials
@@ -23,7 +23,11 @@ from optimizer.tuning.study_runner import Advise
 
 
 def make_search(
-    config: StudyConfig, settings: Settings, store: StudyStore | None, prescreen: MemoryPrescreen | None = None
+    config: StudyConfig,
+    settings: Settings,
+    store: StudyStore | None,
+    prescreen: MemoryPrescreen | None = None,
+    knowledge: StudyKnowledge | None = None,
 ) -> OptunaSearch:
     """The study's search, new or as it stands in the store; None keeps it in memory.
 
@@ -32,17 +36,18 @@ def make_search(
         settings: Turns parameters into what is launched.
         store: The record.
         prescreen: Tells what cannot start; None lets every proposal be launched.
+        knowledge: What a sampler that models anything begins with; None begins it with nothing.
 
     Raises:
         InputError: What the sampler needs is not installed, or it cannot tell when the study shall end.
         HostError: The database cannot be used.
     """
-    knowledge = study_knowledge(config, settings, prescreen) if config.sampler in MODELLING else None
+    used = knowledge if config.sampler in MODELLING else None
     strategy = strategy_named(
         config.sampler,
         config.space,
-        prior=None if knowledge is None else knowledge.prior,
-        memory_of=None if knowledge is None else knowledge.memory_of,
+        prior=None if used is None else used.prior,
+        memory_of=None if used is None else used.memory_of,
     )
     if config.least_gain is not None and not isinstance(strategy, ForeseesGain):
         raise InputError(
@@ -57,18 +62,17 @@ def make_search(
         prescreen=None if prescreen is None else prescreen.opened,
         strategy=strategy,
         records=(lambda: ()) if store is None else (lambda: study_trials(store.trials(config.study))),
-        first=() if knowledge is None else knowledge.first,
-        flips=knowledge is not None,
+        first=() if used is None else used.first,
+        flips=config.sampler in MODELLING,
         flags_of=settings.flags,
     )
     objective = config.objective
     return OptunaSearch(store, config.study, metric=objective.metric, maximise=objective.maximise, sampler=sampler)
 
 
-def make_adviser(config: StudyConfig, settings: Settings, prescreen: MemoryPrescreen | None) -> Advise:
+def make_adviser(config: StudyConfig, knowledge: StudyKnowledge) -> Advise:
     """Says which of a study's measured settings to use, whichever sampler proposed them."""
-    prior = study_knowledge(config, settings, prescreen).prior
-    return lambda trials: recommend(trials, config.space, prior=prior)
+    return lambda trials: recommend(trials, config.space, prior=knowledge.prior)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +93,8 @@ def first_proposals(config: StudyConfig, settings: Settings, count: int) -> list
     prescreen = study_memory(config, settings, lambda: ()).prescreen
     if prescreen is not None:
         prescreen.require_any_fit(config.space)
-    search = make_search(config, settings, None, prescreen)
+    knowledge = study_knowledge(config, settings, prescreen) if config.sampler in MODELLING else None
+    search = make_search(config, settings, None, prescreen, knowledge)
     asked = (search.ask() for _ in range(count))
     return [Proposal(number, params, search.notes(number)) for number, params in asked]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from optimizer.app.knowledge import study_knowledge
 from optimizer.app.plan import SHOWN_PROPOSALS, describe_workload, plan_study
 from optimizer.app.request import RunRequest, settings_of, study_config
 from optimizer.app.search import make_search
@@ -16,7 +17,12 @@ REQUEST = RunRequest(space="tiny-cpu", engine="simulated", seed=5)
 
 def test_the_proposals_are_those_that_the_study_makes(tmp_path):
     config = study_config(REQUEST)
-    with open_store(str(tmp_path / "s.db")) as store, make_search(config, settings_of(config), store) as search:
+    settings = settings_of(config)
+    known = study_knowledge(config, settings, None)
+    with (
+        open_store(str(tmp_path / "s.db")) as store,
+        make_search(config, settings, store, knowledge=known) as search,
+    ):
         asked = [search.ask() for _ in range(SHOWN_PROPOSALS)]
     planned = plan_study(REQUEST).proposals
     assert [(trial.number, trial.params) for trial in planned] == asked
