@@ -80,7 +80,7 @@ class RuleKeepingSampler(BaseSampler):
         self._broken_rules = broken_rules
         self._fixed = fixed
         self._seed = seed
-        self._open_prescreen = prescreen
+        self._open_prescreen = _passing if prescreen is None else prescreen
         self._strategy = strategy
         self._records = records
         self._first = tuple(one if isinstance(one, FirstSetting) else FirstSetting(one, "as given") for one in first)
@@ -112,7 +112,7 @@ class RuleKeepingSampler(BaseSampler):
         every = settings_of(self._space, len(tried))
         if every is None:
             return False
-        misfit = _passes if self._open_prescreen is None else self._open_prescreen()
+        misfit = self._open_prescreen()
         return all(params in tried or self._broken_rules(params) or misfit(params) for params in every)
 
     def has_flips(self, study: Study) -> bool:
@@ -120,7 +120,7 @@ class RuleKeepingSampler(BaseSampler):
         base = incumbent(study) if self._flips else None
         if base is None:
             return False
-        misfit = _passes if self._open_prescreen is None else self._open_prescreen()
+        misfit = self._open_prescreen()
         filler = random_setting(self._space.parameters, np.random.default_rng([self._seed]))
         flips = (self._existing({**filler, **flip.params}) for flip in untried_flips(study, self._space, base))
         return any(not self._broken_rules(params) and misfit(params) is None for params in flips)
@@ -162,7 +162,7 @@ class RuleKeepingSampler(BaseSampler):
             history=seen(self._records()),
             pending=tuple(dict(other.params) for other in open_trials if other.number != trial.number),
             keeps_rules=lambda params: not self._broken_rules(params),
-            misfit=_passes if self._open_prescreen is None else self._open_prescreen(),
+            misfit=self._open_prescreen(),
             study=study,
             trial=trial,
         )
@@ -286,3 +286,8 @@ def _expected_gain(strategy: Strategy) -> float | None:
 
 def _passes(_params: Mapping[str, ParamValue]) -> None:
     """The check that finds nothing."""
+
+
+def _passing() -> Prescreen:
+    """Opens the check that finds nothing."""
+    return _passes
