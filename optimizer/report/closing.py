@@ -18,7 +18,7 @@ from optimizer.core.record import StudyRecord, TrialRecord, best_trial
 from optimizer.core.scoring import Constraint
 from optimizer.core.study_end import StudyEnd
 from optimizer.core.trial import TrialRole, TrialState
-from optimizer.objectives.confirmation import Confirmation, judge_confirmation
+from optimizer.objectives.confirmation import Confirmation, Reason, judge_confirmation
 from optimizer.report.changes import baseline_of, trial_changes
 from optimizer.report.commands import StudyCommands
 from optimizer.report.confirm_view import confirmation_text
@@ -32,6 +32,7 @@ from optimizer.report.nearest import (
     least_relaxation,
     nearest_miss,
 )
+from optimizer.report.runs import runs_text
 from optimizer.report.simulation import SIMULATED, is_simulated
 from optimizer.report.wording import MISSING, change, limit_text, metric_label, metric_value, table_value, value_text
 
@@ -228,10 +229,13 @@ def _gain(closing: Closing, best: TrialRecord, baseline: TrialRecord) -> Text:
     text = "" if best.score is None else f"Best: #{best.number}, {value_text(best.score, baseline.value)} vs baseline. "
     if baseline.state is not TrialState.FEASIBLE:
         text += f"The baseline itself is {baseline.state}: it does not meet the limits. "
+    text += f"In the search {runs_text(closing.trials, best)} and {runs_text(closing.trials, baseline)}"
     confirmation = closing.confirmation
     if confirmation is None:
-        return Text(text + "One run each: the difference is not yet confirmed by re-measurement; `confirm` does that.")
-    return Text(text + f"On held-out traffic it is {confirmation_text(confirmation)}.")
+        return Text(f"{text}: the difference is not yet confirmed on held-out traffic; `confirm` does that.")
+    counted = ", ".join(f"{count} of the {arm}" for arm, count in confirmation.runs.items())
+    repeats = "" if confirmation.reason is Reason.UNFINISHED else f" (runs: {counted})"
+    return Text(f"{text}. On held-out traffic{repeats} it is {confirmation_text(confirmation)}.")
 
 
 def _print_nothing_feasible(console: Console, closing: Closing) -> None:

@@ -12,6 +12,7 @@ from optimizer.core.trial import TrialRole
 from optimizer.objectives.confirmation import Confirmation, LimitCount, Reason, judge_confirmation
 from optimizer.report.json_view import finite
 from optimizer.report.layout import heading, plain_table
+from optimizer.report.runs import runs_text
 from optimizer.report.simulation import SIMULATED, is_simulated
 from optimizer.report.wording import MISSING, change, duration, failure_text, metric_label, table_value, trial_seconds
 
@@ -191,7 +192,8 @@ def confirmation_note(study: StudyRecord, trials: list[TrialRecord], trial: Tria
         return None
     found = judge_confirmation(trials, trial.number, maximise=study.maximise)
     if found is None:
-        return f"trial #{trial.number} was measured once, and not confirmed on held-out traffic: `confirm` does that"
+        counted = runs_text(trials, trial)
+        return f"trial #{trial.number} is not confirmed on held-out traffic ({counted}): `confirm` does that"
     return f"trial #{trial.number} on held-out traffic: {confirmation_text(found)}"
 
 

@@ -80,7 +80,7 @@ def confirmed(tmp_path_factory):
 
 def test_the_winner_is_not_the_baseline_and_run_says_how_to_confirm_it(confirmed):
     assert confirmed.winner in (1, 2)
-    assert "not yet confirmed by re-measurement" in " ".join(confirmed.ran.out.split())
+    assert "not yet confirmed on held-out traffic" in " ".join(confirmed.ran.out.split())
     assert "python -m optimizer confirm --study drill" in confirmed.ran.out
 
 
@@ -128,7 +128,7 @@ def test_the_study_is_what_it_was(confirmed):
     assert confirmed.study_goes_on.exit_code == 0
     said = " ".join(confirmed.study_goes_on.out.split())
     assert f"study drill: {TRIALS} of {TRIALS} trials" in said
-    assert "On held-out traffic it is " in said
+    assert "On held-out traffic (runs: 3 of the baseline, 3 of the winner) it is " in said
     assert f"recommended: #{confirmed.winner}: " in confirmed.status.out
     assert f"#{confirmed.winner} " in confirmed.status.out.splitlines()[-1]
 

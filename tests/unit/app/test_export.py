@@ -12,7 +12,7 @@ from optimizer.core.errors import InputError, NothingFeasible
 def test_the_best_is_exported_without_a_warning(history):
     exported = export_setting(history, None, ExportFormat.FLAGS, None)
     assert exported.warning is None
-    assert exported.note == ("trial #2 was measured once, and not confirmed on held-out traffic: `confirm` does that")
+    assert exported.note == ("trial #2 is not confirmed on held-out traffic (one run measured #2): `confirm` does that")
     assert shlex.split(exported.text)[:4] == ["--block-size", "16", "--max-model-len", "512"]
     assert "\n" not in exported.text
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from optimizer.core.confirmation import confirmation_number
 from optimizer.core.recommendation import Recommendation
 from optimizer.core.scoring import Verdict
 from optimizer.core.study_end import StudyEnd
@@ -37,7 +38,7 @@ def test_the_best_stands_against_baseline_and_defaults(sample, console, make_clo
     assert table_row(text, "P99 TTFT")[1:] == ["178 ms", "175 ms", "238 ms"]
     assert table_row(text, "preemptions")[1:] == ["7", "7", "7"]
     assert table_row(text, "prefix-cache hits")[1:] == ["25 %", "25 %", "25 %"]
-    assert "not yet confirmed by re-measurement" in flat(text)
+    assert "In the search one run measured #2 and one run measured #0: the difference is not yet" in flat(text)
     assert "nan" not in text.lower()
 
 
@@ -167,6 +168,33 @@ def test_the_recommended_trial_is_the_one_to_copy_and_the_luckiest_run_is_named(
     assert "The best single run was #2, 512.3 tok/s." in text
     assert "flags of #0" in text
     assert "flags of #2" not in text
+
+
+@pytest.mark.parametrize(
+    ("again", "behind_best", "behind_baseline"),
+    [
+        ({8: 2}, "2 runs measured the setting of #2 (its figures are those of #2 alone)", "one run measured #0"),
+        (
+            {8: 2, 9: 2, 10: 0},
+            "3 runs measured the setting of #2 (its figures are those of #2 alone)",
+            "2 runs measured the setting of #0 (its figures are those of #0 alone)",
+        ),
+    ],
+)
+def test_runs_that_the_search_repeated_are_counted(
+    sample, console, make_closing, printed, again, behind_best, behind_baseline
+):
+    repeated = [replace(sample.trials[of], number=number, role=TrialRole.SEARCH) for number, of in again.items()]
+    unmeasured = replace(sample.trials[4], number=11, config=sample.trials[2].config)
+    print_closing(console, make_closing(sample.study, [*sample.trials, *repeated, unmeasured]))
+    assert f"In the search {behind_best} and {behind_baseline}: the difference is not yet" in flat(printed(console))
+
+
+def test_runs_of_a_confirmation_are_counted_apart(sample, console, make_closing, printed):
+    held_out = replace(sample.trials[2], number=confirmation_number(2, 1), role=TrialRole.CONFIRM)
+    print_closing(console, make_closing(sample.study, [*sample.trials, held_out]))
+    text = flat(printed(console))
+    assert "In the search one run measured #2 and one run measured #0. On held-out traffic it is undecided" in text
 
 
 def test_a_recommendation_of_what_is_not_feasible_counts_for_nothing(sample, console, make_closing, printed):

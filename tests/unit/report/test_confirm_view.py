@@ -82,11 +82,17 @@ def test_scripts_get_the_same(sample, confirmed):
 def test_the_closing_words_of_a_run_say_it(sample, confirmed, console, make_closing, printed):
     print_closing(console, make_closing(sample.study, confirmed))
     text = " ".join(printed(console).split())
-    assert "On held-out traffic it is confirmed: +30 % (95 % interval +27 % to +33 %)." in text
+    assert "On held-out traffic (runs: 3 of the baseline, 3 of the winner) it is confirmed: +30 % (95 %" in text
     assert "not yet confirmed" not in text
     assert "5 of 24 trials" not in text
     assert "6 of 24 trials" in text, "runs of a confirmation are no trials of the study"
     assert "feasible, 2 infeasible" in text
+
+
+def test_an_unfinished_one_counts_its_runs_once(sample, confirmed, console, make_closing, printed):
+    print_closing(console, make_closing(sample.study, confirmed[:-1]))
+    text = " ".join(printed(console).split())
+    assert "On held-out traffic it is undecided: too few runs are measured (3 of the baseline, 2 of the winner)" in text
 
 
 def test_without_one_they_give_the_command(sample, console, make_closing, printed):
