@@ -17,6 +17,7 @@ from optimizer.core.engine_config import EngineConfig
 from optimizer.core.failure import Failure, FailureKind
 from optimizer.core.trial import Stage
 from optimizer.engine.engine_log import read_log
+from optimizer.engine.memory_kill import MemoryHistory, MemoryWatch
 from optimizer.engine.readiness import (
     PROOF_LIMIT_S,
     START_STALL_S,
@@ -71,10 +72,26 @@ class EngineProgram:
 
 
 class EngineProcess:
-    """A launched engine."""
+    """A launched engine.
 
-    def __init__(self, process: SupervisedProcess, endpoint: EngineEndpoint, argv: tuple[str, ...], log: Path) -> None:
+    Args:
+        process: Its leader.
+        endpoint: Where it serves.
+        argv: How it was started.
+        log: Its output.
+        memory: The host's before the launch; None where nobody looked.
+    """
+
+    def __init__(
+        self,
+        process: SupervisedProcess,
+        endpoint: EngineEndpoint,
+        argv: tuple[str, ...],
+        log: Path,
+        memory: MemoryWatch | None = None,
+    ) -> None:
         self._process = process
+        self._memory = memory
         self.endpoint = endpoint
         self.argv = argv
         self.log = log
@@ -138,7 +155,7 @@ class EngineProcess:
             return
         await self.unless_it_ends(asyncio.sleep(_END_SEEN_S), stage)
         if status == 503 and await self.health() == 503:
-            raise EngineFailed(classify(self.log_text(), stage=stage, exit_code=None))
+            raise EngineFailed(self._failure(stage, exit_code=None))
 
     async def unless_it_ends(self, work: Coroutine[Any, Any, T], stage: Stage) -> T:
         """Run `work`, but not beyond the engine's life: its end, which during a trial is a failure, cancels the work.
@@ -151,11 +168,15 @@ class EngineProcess:
         try:
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if self._process.exited.done():
-                raise EngineFailed(classify(self.log_text(), stage=stage, exit_code=self._process.exited.result()))
+                raise EngineFailed(self._failure(stage, exit_code=self._process.exited.result()))
             return task.result()
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+
+    def _failure(self, stage: Stage, *, exit_code: int | None) -> Failure:
+        kill = None if self._memory is None else self._memory.look()
+        return classify(self.log_text(), stage=stage, exit_code=exit_code, memory_kill=kill)
 
     async def ends_within(self, limit_s: float) -> bool:
         """Whether the engine has ended or does so within the limit: a load that broke off may have been faster."""
@@ -204,9 +225,13 @@ class EngineLauncher:
         self._supervisor = supervisor
         self._program = program
         self._port_range = port_range
+        # One for all launches: vLLM 0.26 takes VLLM_API_KEY into the key of torch.compile's cache. With a new one each
+        # start compiles anew, which took 27 to 41 s for a 14B model on an H200.
+        self._api_key = secrets.token_urlsafe(24)
+        self._memory = MemoryHistory()
 
     async def launch(self, config: EngineConfig, *, log: Path, marker: str) -> EngineProcess:
-        """Start an engine on a fresh port with a fresh key and a fresh served model name.
+        """Start an engine on a fresh port with the launcher's random key and a fresh served model name.
 
         Args:
             config: What to launch.
@@ -217,18 +242,18 @@ class EngineLauncher:
             HostError: No free port, or the program cannot be started.
         """
         program = self._program
-        api_key = secrets.token_urlsafe(24)
         nonce = f"autotune-{secrets.token_hex(8)}"
         port = free_port(self._port_range)
         arguments = server_arguments(config, port=port, served_model_name=nonce)
-        env = engine_environment(config.env, api_key=api_key, cpu_threads=program.cpu_threads, marker=marker)
+        env = engine_environment(config.env, api_key=self._api_key, cpu_threads=program.cpu_threads, marker=marker)
+        memory = self._memory.before_launch()
         process = await self._supervisor.launch(
             LaunchSpec(argv=[*program.head, *arguments], env=env, log=log, cpus=program.cpus)
         )
         endpoint = EngineEndpoint(
-            base_url=f"http://{LOOPBACK}:{port}", model=nonce, api_key=api_key, vocab_size=program.vocab_size
+            base_url=f"http://{LOOPBACK}:{port}", model=nonce, api_key=self._api_key, vocab_size=program.vocab_size
         )
-        return EngineProcess(process, endpoint, (*program.display_head, *arguments), log)
+        return EngineProcess(process, endpoint, (*program.display_head, *arguments), log, memory)
 
     async def close(self) -> tuple[Seen, ...]:
         """End the guard and whatever engine is left; returns the processes that survived even SIGKILL."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from optimizer.core.failure import Blame, Failure, FailureKind
 from optimizer.core.trial import Stage
+from optimizer.engine.memory_kill import MemoryKill
 from optimizer.engine.vllm.failure_texts import CAUSES, ENDS, REFUSALS, START_CAUSES, FailureText
 from optimizer.engine.vllm.log_lines import complaints, last_lines, messages, root_exception, shortened
 from optimizer.engine.vllm.memory_phase import memory_phase
@@ -18,7 +19,13 @@ _WORDS = frozenset({"said", "field"})
 _GIB_OF_UNIT = {"bytes": 2.0**-30, "KiB": 2.0**-20, "MiB": 2.0**-10, "GiB": 1.0, "TiB": 2.0**10}
 
 
-def classify(log: str, *, stage: Stage, exit_code: int | None) -> Failure:
+_GIB = 2.0**30
+_OF_OTHERS = frozenset({signal.SIGKILL, signal.SIGTERM})
+"""Signals by which a person or a supervisor ends an engine; it never sends them to its own leader. Others, such as
+SIGSEGV, are its own doing."""
+
+
+def classify(log: str, *, stage: Stage, exit_code: int | None, memory_kill: MemoryKill | None = None) -> Failure:
     """Say what went wrong from the engine's log.
 
     Args:
@@ -27,6 +34,8 @@ def classify(log: str, *, stage: Stage, exit_code: int | None) -> Failure:
             its log says of single requests.
         exit_code: Of its leader; the API server exits 0 when its engine dies, so the code alone tells nothing. Only
             a signal, which is not ours, is a cause of its own.
+        memory_kill: What the kernel killed for want of memory while the engine lived. It explains every end for which
+            the log has no known words: what other processes log of the killed one's end is no cause.
 
     Returns:
         The failure with its evidence; kind UNKNOWN, with the last lines, when no known text stands in the log.
@@ -40,6 +49,8 @@ def classify(log: str, *, stage: Stage, exit_code: int | None) -> Failure:
     if found is not None:
         return found.failure(log, stage, exit_code)
     cause = root_exception(lines)
+    if memory_kill is not None:
+        return _killed_for_memory(memory_kill, log, stage, exit_code, cause)
     ended = _foremost(ENDS, message) or _foremost(ENDS, "\n".join(messages(log)))
     if ended is not None:
         return ended.failure(log, stage, exit_code, cause=cause)
@@ -74,9 +85,32 @@ class _Found:
         )
 
 
+def _killed_for_memory(kill: MemoryKill, log: str, stage: Stage, exit_code: int | None, cause: str | None) -> Failure:
+    """The setting is to blame when the engine had the memory that engines have here, and wanted more."""
+    left_gib, usual_gib = kill.left_bytes / _GIB, kill.usual_bytes / _GIB
+    found = f"without it {left_gib:.1f} GiB are left, {usual_gib:.1f} were before a launch"
+    counted = f"the kernel's count of such kills rose by {kill.kills}"
+    whose = "others had taken it" if kill.by_others else "the engine had it to itself"
+    return Failure(
+        kind=FailureKind.OUT_OF_MEMORY,
+        stage=stage,
+        blame=Blame.HOST if kill.by_others else Blame.CONFIG,
+        detail=f"the kernel killed a process of the engine for want of host memory, and {whose}: {found}",
+        evidence=_without_repeats([counted, cause or "", *last_lines(log)]),
+        exit_code=exit_code,
+        retryable=True,
+        phase=memory_phase(log, stage),
+        facts={"left_gib": round(left_gib, 3), "usual_gib": round(usual_gib, 3)},
+    )
+
+
 def _unnamed_end(log: str, stage: Stage, exit_code: int | None, cause: str | None) -> Failure:
     signal_number = -exit_code if exit_code is not None and exit_code < 0 else None
-    if cause is not None:
+    by_others = signal_number in _OF_OTHERS
+    if signal_number is not None and by_others:
+        name = _signal_name(signal_number)
+        detail = f"the engine was killed by {name}, which was not ours: a person or a supervisor of this host sent it"
+    elif cause is not None:
         detail = f"the engine ended with {cause}"
     elif signal_number is not None:
         detail = f"the engine was killed by {_signal_name(signal_number)}, which was not ours"
@@ -85,7 +119,7 @@ def _unnamed_end(log: str, stage: Stage, exit_code: int | None, cause: str | Non
     return Failure(
         kind=FailureKind.UNKNOWN if signal_number is None else FailureKind.ENGINE_CRASH,
         stage=stage,
-        blame=Blame.CONFIG,
+        blame=Blame.HOST if by_others else Blame.CONFIG,
         detail=detail,
         evidence=_without_repeats([cause or "", *last_lines(log)]),
         exit_code=exit_code,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 
 import pytest
 
@@ -120,4 +122,23 @@ def test_an_engine_that_hangs_under_load_fails_its_trial_alone(driver):
     assert (baseline["state"], failure["kind"], failure["blame"]) == ("failed", "engine_hang", "config")
     assert len(driver.json("show", "0", "--json")["attempts"]) == 2, "it may have been chance once"
     assert default["state"] == "feasible"
+    assert not driver.left()
+
+
+def test_an_engine_that_somebody_kills_is_tried_again_and_counted_once(driver):
+    run = driver.start(*RUN, "--trials", "2")
+    run.wait_for("trial #0: measuring")
+    leaders = [one.pid for one in driver.engines() if os.getsid(one.pid) == one.pid]
+    assert len(leaders) == 1
+    os.kill(leaders[0], signal.SIGKILL)
+    ended = run.finish()
+    assert ended.exit_code == 0, ended.said
+    assert "killed by SIGKILL, which was not ours" in ended.err
+    recorded = History.of(driver.folder).trials()
+    assert_exact(recorded, 2)
+    assert [trial.attempts for trial in recorded] == [[1, 2], [1]]
+    first, second = driver.json("show", "0", "--json")["attempts"]
+    assert (first["failure"]["kind"], first["failure"]["blame"]) == ("engine_crash", "host")
+    assert second["failure"] is None
+    assert driver.json("status", "--study", STUDY, "--json")["trials"][0]["state"] == "feasible"
     assert not driver.left()

@@ -14,11 +14,17 @@ import psutil
 import pytest
 
 from optimizer.core.errors import HostError
+from optimizer.core.failure import Blame, Failure, FailureKind
 from optimizer.core.record import ProcessIdentity
+from optimizer.core.trial import Stage
+from optimizer.engine import memory_kill
+from optimizer.engine.launch import EngineFailed
+from optimizer.host.memory_left import MemoryLeft
 from optimizer.host.processes import identity_of, is_alive
 from optimizer.host.supervisor import Supervisor
 from tests.integration.supervision.helpers import LIMIT_S, family, gone, launching
 
+GIB = 2**30
 OPTIMIZER = """
 import asyncio, json, os, sys
 from pathlib import Path
@@ -82,6 +88,31 @@ async def test_a_killed_guard_takes_the_engine_along(guard_log, tmp_path):
         await launching(supervisor, tmp_path)()
     await gone(members)
     await supervisor.close()
+
+
+async def failure_of_a_killed_engine(launch) -> Failure:
+    """What is made of an engine whose leader gets SIGKILL from somebody else."""
+    engine = await launch()
+    await engine.wait_ready(limit_s=LIMIT_S)
+    os.kill(engine.pid, signal.SIGKILL)
+    with pytest.raises(EngineFailed) as caught:
+        await engine.unless_it_ends(asyncio.Event().wait(), Stage.MEASURING)
+    assert (await engine.stop()).left == ()
+    return caught.value.failure
+
+
+async def test_an_engine_that_somebody_killed_is_the_hosts_fault(launch):
+    failure = await failure_of_a_killed_engine(launch)
+    assert (failure.kind, failure.blame, failure.exit_code) == (FailureKind.ENGINE_CRASH, Blame.HOST, -9)
+    assert failure.retryable
+
+
+async def test_an_engine_that_the_kernel_killed_for_memory_is_told_by_its_count(launch, monkeypatch):
+    seen = iter([MemoryLeft(8 * GIB, 0), MemoryLeft(8 * GIB, 1), MemoryLeft(2 * GIB, 1), MemoryLeft(2 * GIB, 2)])
+    monkeypatch.setattr(memory_kill, "memory_left", lambda: next(seen))
+    alone, short = [await failure_of_a_killed_engine(launch) for _ in range(2)]
+    assert (alone.kind, alone.blame) == (FailureKind.OUT_OF_MEMORY, Blame.CONFIG)
+    assert (short.kind, short.blame) == (FailureKind.OUT_OF_MEMORY, Blame.HOST), "another launch had four times as much"
 
 
 async def test_a_killed_core_ends_its_api_server(launch):

@@ -62,7 +62,8 @@ async def test_a_launched_engine_is_ready_ours_and_stops_without_a_trace(launch)
     assert not any(is_alive(member) for member in members)
 
 
-async def test_the_key_is_in_no_argv_and_no_log_and_every_launch_has_its_own(launch):
+async def test_the_key_is_in_no_argv_and_no_log_and_all_launches_share_it(launch):
+    """vLLM 0.26 compiles anew for a new key; what tells one launch from another is the served model name."""
     engine = await launch()
     await engine.wait_ready(limit_s=LIMIT_S)
     await engine.stop()
@@ -72,7 +73,7 @@ async def test_the_key_is_in_no_argv_and_no_log_and_every_launch_has_its_own(lau
     assert not any(key in word for word in engine.argv)
     assert key not in engine.log_text()
     assert key not in repr(engine.endpoint)
-    assert key != other.endpoint.api_key
+    assert key == other.endpoint.api_key
     assert engine.endpoint.model != other.endpoint.model
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from optimizer.core.failure import Blame, Failure, FailureKind, MemoryPhase
 from optimizer.core.trial import Stage
+from optimizer.engine.memory_kill import MemoryKill
 from optimizer.engine.vllm.failures import classify
 from optimizer.engine.vllm.violations import NO_POOL
 
@@ -426,13 +427,52 @@ def test_other_failures_have_no_phase():
     assert at_start(in_core(KV_SHORT)).phase is None
 
 
-@pytest.mark.parametrize(("exit_code", "name"), [(-9, "SIGKILL"), (-11, "SIGSEGV"), (-60, "signal 60")])
-def test_a_signal_that_is_not_ours_is_a_crash(exit_code, name):
-    """Of the kernel's, short of memory, or an operator's: it says nothing in the log, and may go well next time."""
+@pytest.mark.parametrize(("exit_code", "name"), [(-11, "SIGSEGV"), (-6, "SIGABRT"), (-60, "signal 60")])
+def test_an_engine_that_falls_by_itself_is_the_settings_fault(exit_code, name):
     failure = at_start(INFO + "Loading weights", exit_code=exit_code)
     assert (failure.kind, failure.blame, failure.retryable) == (FailureKind.ENGINE_CRASH, Blame.CONFIG, True)
     assert name in failure.detail
     assert failure.evidence == ("Loading weights",)
+
+
+FAILED_REQUEST = "ERROR 11-29 18:50:31 [serving.py:1] ValueError: a request that was refused long ago"
+
+
+@pytest.mark.parametrize(("exit_code", "name"), [(-9, "SIGKILL"), (-15, "SIGTERM")])
+@pytest.mark.parametrize("log", [INFO + "Loading weights", FAILED_REQUEST])
+def test_an_engine_that_somebody_else_killed_is_the_hosts_fault(exit_code, name, log):
+    failure = at_start(log, exit_code=exit_code)
+    assert (failure.kind, failure.blame, failure.retryable) == (FailureKind.ENGINE_CRASH, Blame.HOST, True)
+    assert f"killed by {name}" in failure.detail
+
+
+def test_a_log_that_tells_why_wins_over_the_signal():
+    assert at_start(in_core(KV_SHORT), exit_code=-9).kind is FailureKind.KV_CACHE_TOO_SMALL
+    fell = classify("EngineCore encountered a fatal error.", stage=Stage.MEASURING, exit_code=-9)
+    assert fell.blame is Blame.CONFIG
+
+
+ALONE = MemoryKill(kills=1, left_bytes=23 * 2**30, usual_bytes=24 * 2**30)
+AMONG_OTHERS = MemoryKill(kills=2, left_bytes=6 * 2**30, usual_bytes=24 * 2**30)
+RESET = "ERROR 11-29 18:50:31 [x.py:1] ConnectionResetError: [Errno 104] Connection reset by peer"
+
+
+@pytest.mark.parametrize(("kill", "blame"), [(ALONE, Blame.CONFIG), (AMONG_OTHERS, Blame.HOST)])
+@pytest.mark.parametrize(
+    ("log", "exit_code"), [(INFO + "Loading weights", -9), (WORKER_DIED, 0), (RESET, 1), ("", None)]
+)
+def test_who_had_the_memory_is_to_blame_when_the_kernel_kills(kill, blame, log, exit_code):
+    failure = classify(log, stage=Stage.MEASURING, exit_code=exit_code, memory_kill=kill)
+    assert (failure.kind, failure.blame, failure.retryable) == (FailureKind.OUT_OF_MEMORY, blame, True)
+    assert failure.phase is MemoryPhase.SERVING
+    assert failure.evidence[0] == f"the kernel's count of such kills rose by {kill.kills}"
+    assert failure.facts == {"left_gib": kill.left_bytes / 2**30, "usual_gib": 24.0}
+    assert "host memory" in failure.detail
+
+
+def test_what_the_log_knows_is_not_the_kernels_doing():
+    failure = classify(in_core(KV_SHORT), stage=Stage.LAUNCHING, exit_code=1, memory_kill=AMONG_OTHERS)
+    assert failure.kind is FailureKind.KV_CACHE_TOO_SMALL
 
 
 def test_a_core_that_vanishes_is_told_from_a_warning_when_nothing_else_says_why():
