@@ -21,6 +21,8 @@ _ENOUGH_WORDS = 64
 _MOST_WORDS = 4096
 """So many different words are enough for prompts that share nothing: 16 of them already tell 10^57 texts apart."""
 _TRIES = 8
+_PREFIX = "Cannot instantiate Tokenizer from buffer: "
+_HINT = "fetch the file again, as it lies beside the model's weights"
 
 
 class ModelTokenizer:
@@ -110,14 +112,18 @@ def load_tokenizer(model: str) -> ModelTokenizer:
             hint="pip install vllm-autotune[tokenizer], or send token ids: endpoint completions, no `content`",
         ) from None
     try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{file}: this tokenizer cannot be read: {error}") from None
-    return ModelTokenizer(model, _parse(Tokenizer, text, file))
+        content = file.read_bytes()
+    except OSError as error:
+        raise InputError(f"{file}: this tokenizer cannot be read: {error.strerror}") from None
+    return ModelTokenizer(model, _parse(Tokenizer, content, file))
 
 
-def _parse(tokenizer_class: type[Tokenizer], text: str, file: Path) -> Tokenizer:
+def _parse(tokenizer_class: type[Tokenizer], content: bytes, file: Path) -> Tokenizer:
+    """Reads what the file holds. `from_buffer` raises ValueError where `from_str` raises a bare Exception."""
+    if not content.strip():
+        raise InputError(f"{file}: this tokenizer cannot be read: the file is empty", hint=_HINT)
     try:
-        return tokenizer_class.from_str(text)
-    except Exception as error:  # noqa: BLE001  (the library raises a bare Exception for a file it cannot read)
-        raise InputError(f"{file}: this tokenizer cannot be read: {error}") from None
+        return tokenizer_class.from_buffer(content)
+    except ValueError as error:
+        reason = str(error).removeprefix(_PREFIX)
+        raise InputError(f"{file}: this tokenizer cannot be read: {reason}", hint=_HINT) from None

@@ -83,8 +83,41 @@ def test_a_host_without_the_library_is_told(byte_folder: str, monkeypatch: pytes
     assert caught.value.hint is not None
 
 
-@pytest.mark.parametrize("content", [b"{}", b"not JSON", b"\xff"])
-def test_a_file_that_is_no_tokenizer_is_refused(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "tokenizer.json").write_bytes(content)
-    with pytest.raises(InputError, match="this tokenizer cannot be read"):
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "the file is empty"),
+        (b" \n", "the file is empty"),
+        (b"{}", "Model missing. at line 1 column 2"),
+        (b"not JSON", "expected ident at line 1 column 2"),
+        (b"[]", "invalid type: sequence"),
+        (b"\xff", "expected value at line 1 column 1"),
+        (b'{"model": {"type": "BPE"}}', "Missing vocab/merges"),
+        (b'{"model": {"type": "WordLevel", "vocab": {"a": -1}, "unk_token": "a"}}', "at line 1 column"),
+    ],
+)
+def test_a_file_that_is_no_tokenizer_is_refused(tmp_path: Path, content: bytes, reason: str) -> None:
+    file = tmp_path / "tokenizer.json"
+    file.write_bytes(content)
+    with pytest.raises(InputError) as caught:
+        load_tokenizer(str(tmp_path))
+    assert caught.value.message.startswith(f"{file}: this tokenizer cannot be read: ")
+    assert reason in caught.value.message
+    assert "buffer" not in caught.value.message
+
+
+def test_a_file_that_was_cut_off_is_refused(tmp_path: Path, byte_folder: str) -> None:
+    whole = (Path(byte_folder) / "tokenizer.json").read_bytes()
+    (tmp_path / "tokenizer.json").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(InputError, match=r"this tokenizer cannot be read: EOF while parsing .* at line"):
+        load_tokenizer(str(tmp_path))
+
+
+def test_a_file_that_may_not_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_self: Path) -> bytes:
+        raise PermissionError(13, "Permission denied")
+
+    (tmp_path / "tokenizer.json").touch()
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    with pytest.raises(InputError, match=r"tokenizer\.json: this tokenizer cannot be read: Permission denied"):
         load_tokenizer(str(tmp_path))
