@@ -9,12 +9,13 @@ from optimizer.app.request import RunRequest, settings_of, study_config
 from optimizer.app.search import first_proposals
 from optimizer.app.study_time import study_time
 from optimizer.config import StudyConfig
-from optimizer.config.study_time import StudyTime, estimate_study_time
+from optimizer.config.study_time import MOST_LOADS, StudyTime, estimate_study_time
 from optimizer.core.record import ParamValue
 from optimizer.core.samplers import SAMPLERS
 from optimizer.core.trial import TrialRole
 from optimizer.engine.vllm.argv import serve_command
 from optimizer.load import Workload
+from optimizer.objectives.objective import CAPACITY
 from optimizer.tuning.settings import Settings, role_of
 
 SHOWN_PROPOSALS = 5
@@ -74,7 +75,7 @@ def plan_study(request: RunRequest) -> StudyPlan:
         trials=config.trials,
         proposals=_planned(config, settings),
         time=study_time(config, request.storage),
-        notes=(*config.notes, *memory_note(config), *evaluator_note(config)),
+        notes=(*config.notes, *memory_note(config), *evaluator_note(config), *capacity_note(config)),
     )
 
 
@@ -99,6 +100,16 @@ def evaluator_note(config: StudyConfig) -> tuple[str, ...]:
         return ()
     limit = f"{config.evaluator.timeout_s:g} s"
     return (f"each trial is measured by `{config.evaluator.command}`, which has {limit} for it",)
+
+
+def capacity_note(config: StudyConfig) -> tuple[str, ...]:
+    """Says that a trial is many load runs, where it seeks a capacity."""
+    if config.objective.metric != CAPACITY or config.evaluator is not None:
+        return ()
+    return (
+        f"each trial seeks its capacity: one engine is loaded at up to {MOST_LOADS - 1} rates, one after the other; "
+        "until trials were timed, the longer time is an upper bound",
+    )
 
 
 def describe_workload(workload: Workload) -> str:

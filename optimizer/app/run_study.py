@@ -17,7 +17,7 @@ from optimizer.app.flags import checked_config
 from optimizer.app.gpus import StudyGpus, study_gpus
 from optimizer.app.knowledge import study_knowledge
 from optimizer.app.memory import study_memory
-from optimizer.app.plan import estimate_trial_s, evaluator_note, memory_note
+from optimizer.app.plan import capacity_note, estimate_trial_s, evaluator_note, memory_note
 from optimizer.app.request import RunRequest, settings_of, study_config
 from optimizer.app.search import check_rules, make_adviser, make_search
 from optimizer.app.session import RECORD_KEPT, HostState, clear_host, client_cores, interruptible, launched_engines
@@ -87,7 +87,7 @@ def run_study(request: RunRequest, observer: StudyObserver) -> StudyOutcome:
         ):
             study = _open_study(store, config, engine, gpus)
             if not store.trials(config.study):
-                for note in (*config.notes, *memory_note(config), *evaluator_note(config), *_baseline_note(config)):
+                for note in (*_plan_notes(config), *_baseline_note(config)):
                     observer.notice(note)
             for note in gpus.notes:
                 observer.notice(note)
@@ -105,6 +105,10 @@ def engine_of(config: StudyConfig, engine_python: str | None) -> EngineChoice:
         HostError: vLLM is not installed where it is looked for.
     """
     return choose_engine(config.engine.kind, engine_python) if config.evaluator is None else SOMEBODY_ELSES
+
+
+def _plan_notes(config: StudyConfig) -> tuple[str, ...]:
+    return (*config.notes, *memory_note(config), *evaluator_note(config), *capacity_note(config))
 
 
 def _baseline_note(config: StudyConfig) -> tuple[str, ...]:

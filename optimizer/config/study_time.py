@@ -16,6 +16,10 @@ from optimizer.config.compiled_flags import compiles, is_compiled, value_count
 from optimizer.config.study_config import StudyConfig
 from optimizer.core.record import AttemptRecord, TrialRecord
 from optimizer.core.trial import Stage
+from optimizer.load.arrival_process import Window
+from optimizer.objectives import Objective
+from optimizer.objectives.capacity import MOST_PROBES, MOST_VERDICTS
+from optimizer.objectives.objective import CAPACITY
 
 FEWEST_TIMED: Final = 3
 """So many timed trials tell more than figures of other machines: fewer give no spread to speak of."""
@@ -66,6 +70,10 @@ LEAST_WARM_UP_S: Final = 1.0
 """The shortest warm-up of `tiny-cpu`: 1.1 s."""
 LEAST_EDGES_S: Final = 1.0
 """Ramp and drain last about one slow request each; a fast setting needs less than half a second for one."""
+MOST_LOADS: Final = 1 + MOST_PROBES + MOST_VERDICTS
+"""Load runs in which a capacity is sought: the saturated engine, short looks, and rates that get a verdict."""
+FEWEST_LOADS: Final = 2
+"""The saturated engine and one rate."""
 
 _STAGES: Final = {
     "start": Stage.LAUNCHING,
@@ -171,8 +179,7 @@ def _from_other_machines(config: StudyConfig, left: int, *, begun: bool) -> Stud
     each_trial = {
         "start": _start(config),
         "warm-up": Span(LEAST_WARM_UP_S, max(LEAST_WARM_UP_S, workload.warmup.max_s / 2)),
-        "window": Span(window.min_s, window.max_s),
-        "ramp and drain": Span(LEAST_EDGES_S, max(LEAST_EDGES_S, workload.warmup.max_s)),
+        **_load(window, Span(LEAST_EDGES_S, max(LEAST_EDGES_S, workload.warmup.max_s)), config.objective),
         "stop": STOP,
     }
     if config.evaluator is not None:
@@ -186,6 +193,22 @@ def _from_other_machines(config: StudyConfig, left: int, *, begun: bool) -> Stud
         parts.insert(1, TimePart("compilation", COMPILE, total))
         trial = Span(trial.low_s, trial.high_s + COMPILE.high_s)
     return StudyTime(left, 0, trial, _sum(part.total for part in parts), tuple(parts))
+
+
+def _load(window: Window, edges: Span, objective: Objective) -> dict[str, Span]:
+    """The load of one trial: one window, or for a capacity one at each rate that its search tries.
+
+    How many those are depends on the engine, and how long each takes on its rate. The high end is an upper bound: as
+    many rates as a search may try, each verdict with the longest window.
+    """
+    if objective.metric != CAPACITY:
+        return {"window": Span(window.min_s, window.max_s), "ramp and drain": edges}
+    looks, verdicts = MOST_LOADS - MOST_VERDICTS, MOST_VERDICTS
+    windows = Span(FEWEST_LOADS * window.min_s, looks * window.min_s + verdicts * window.max_s)
+    return {
+        f"windows at up to {MOST_LOADS - 1} rates": windows,
+        "ramps and drains": edges.times(FEWEST_LOADS, MOST_LOADS),
+    }
 
 
 def _sum(spans: Iterable[Span]) -> Span:

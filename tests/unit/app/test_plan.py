@@ -69,6 +69,15 @@ def test_the_study_in_words():
     assert plan.workload.startswith("tiny-shared-prefix: 48 requests in flight; 4 shared prefixes of 192 tokens")
 
 
+def test_a_study_of_capacities_says_that_a_trial_is_many_loads():
+    def told(objective: str) -> bool:
+        plan = plan_study(RunRequest(space="tiny-cpu", slos=("p99_ttft_ms=250",), objective=objective))
+        return any("one engine is loaded at up to " in note for note in plan.notes)
+
+    assert told("capacity")
+    assert not told("goodput")
+
+
 def test_a_cold_start_takes_longer():
     cold = plan_study(RunRequest(space="tiny-cpu", baseline="VLLM_LOGGING_LEVEL=DEBUG vllm serve tiny-kv"))
     assert cold.time.trial.low_s > plan_study(RunRequest(space="tiny-cpu")).time.trial.low_s

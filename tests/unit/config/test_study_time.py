@@ -22,6 +22,7 @@ from optimizer.config.study_time import (
 from optimizer.core.failure import Blame, Failure, FailureKind
 from optimizer.core.record import AttemptRecord, StageTiming, TrialRecord
 from optimizer.core.trial import Stage, TrialRole, TrialState
+from optimizer.objectives.capacity import MOST_PROBES, MOST_VERDICTS
 from tests.unit.conftest import OWNER, START
 
 
@@ -57,6 +58,24 @@ def test_before_a_trial_was_timed_the_window_is_known_and_the_rest_is_a_range():
     assert time.dominant.name == "window"
     assert time.trial.low_s == pytest.approx(sum(one.each.low_s for one in time.parts))
     assert time.total.low_s == pytest.approx(24 * time.trial.low_s)
+
+
+def test_a_trial_that_seeks_a_capacity_is_many_loads():
+    slos = ("p99_e2e_ms=800",)
+    one = estimate_study_time(config(trials=24, slos=slos))
+    study = config(trials=24, slos=slos, objective="capacity")
+    many = estimate_study_time(study)
+    window = study.workload.window
+    loads = part(many, f"windows at up to {MOST_PROBES + MOST_VERDICTS} rates")
+    assert loads.each.low_s == 2 * window.min_s, "at least the saturated engine and one rate"
+    assert loads.each.high_s == pytest.approx((1 + MOST_PROBES) * window.min_s + MOST_VERDICTS * window.max_s)
+    assert many.dominant == loads
+    assert part(many, "ramps and drains").each.low_s == 2 * part(one, "ramp and drain").each.low_s
+    assert many.trial.low_s > one.trial.low_s
+    assert many.total.middle_s > 3 * one.total.middle_s
+    assert part(many, "start") == part(one, "start")
+    timed = estimate_study_time(study, [trial(0), trial(1), trial(2)])
+    assert timed.trial == Span(23.0, 23.0), "its own trials know how many loads they made"
 
 
 def test_an_eager_engine_never_compiles_and_another_does():
