@@ -15,6 +15,7 @@ from optimizer.app.figures import Question, with_curve, with_figures
 from optimizer.app.flags import checked_config
 from optimizer.app.gpus import StudyGpus, study_gpus
 from optimizer.app.live import LevelMeasured, LiveServer, Watchers, measure_offline, sweep_live
+from optimizer.app.measure_capacity import capacity_aim, check_objective, with_capacity
 from optimizer.app.plan import describe_workload
 from optimizer.app.request import RunRequest, settings_of, study_config
 from optimizer.app.run_study import attempt_runner
@@ -56,7 +57,7 @@ class MeasureRequest:
     """The options of `measure --space`.
 
     Attributes:
-        run: Space and overrides, as `run` takes them; `baseline` is the command given.
+        run: Space and overrides, as `run` takes them; `baseline` is the command given. An `objective` is the capacity.
         traffic: What the command line says of rate, number and time.
         sweep: Levels, `auto`, or None for one measurement.
         offline: Whether all requests are sent at once.
@@ -66,6 +67,13 @@ class MeasureRequest:
     traffic: TrafficOptions = AS_THE_WORKLOAD_SAYS
     sweep: str | None = None
     offline: bool = False
+
+    @property
+    def mode(self) -> str:
+        """As scripts know it."""
+        if self.run.objective is not None:
+            return "capacity"
+        return "offline" if self.offline else "online" if self.sweep is None else "sweep"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +113,7 @@ def measure_space(request: MeasureRequest, watch: Watch) -> MeasureView:
         Interrupted: Ctrl-C, SIGTERM or SIGHUP; no engine is left.
     """
     check_modes(request.sweep, offline=request.offline, slos=request.run.slos)
+    check_objective(request.run.objective, request.traffic, sweep=request.sweep, offline=request.offline)
     engine = choose_engine_of(request.run)
     config = checked_config(request.run, engine, notice=watch.say)
     config = replace(config, workload=with_traffic(config.workload, request.traffic))
@@ -225,9 +234,7 @@ async def _attempted(
     """Attempts until one is measured; what the host spoiled is tried again, as in a study."""
     question, processes = work.question, 1
     tightest = min((limit.limit_ms for limit in question.limits), default=None)
-    decides = question.limits and not work.request.traffic.fixes_length
-    aim = Aim(OBJECTIVES["throughput"], tuple(question.limits), rules=question.rules, whole=True) if decides else None
-    attempt = 0
+    aim, attempt = _aim(work), 0
     while True:
         attempt += 1
         job = TrialJob(
@@ -250,6 +257,15 @@ async def _attempted(
             return outcome
         watch.say(f"{failure.kind}: {failure.detail}; trying it again")
         processes = more_processes(failure, processes)
+
+
+def _aim(work: _Work) -> Aim | None:
+    question = work.question
+    if work.request.mode == "capacity":
+        return capacity_aim(question)
+    if not question.limits or work.request.traffic.fixes_length:
+        return None
+    return Aim(OBJECTIVES["throughput"], tuple(question.limits), rules=question.rules, whole=True)
 
 
 def _no_measurement(failure: Failure | None, folder: Path) -> AutotuneError:
@@ -275,7 +291,7 @@ def _view(
     words = serve_command("python", resolved.config)
     base = MeasureView(
         subject=shlex.join(hide_argument_secrets(words)),
-        mode="offline" if work.request.offline else "online" if work.request.sweep is None else "sweep",
+        mode=work.request.mode,
         simulated=engine.vllm is None,
         complete=True,
         engine=f"{engine.kind} {engine.version}",
@@ -294,4 +310,6 @@ def _view(
     )
     if work.measured:
         return with_curve(base, work.measured, question)
+    if outcome.capacity is not None:
+        return with_capacity(base, outcome, outcome.capacity, question)
     return with_figures(base, measurement, question)

@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
+from optimizer.report.capacity_view import CapacityView, print_capacity
 from optimizer.report.layout import copyable, heading, labelled, plain_table
 from optimizer.report.saturation import SaturationCurve, print_curve
 from optimizer.report.secrets import hide_secrets
@@ -59,7 +60,7 @@ class MeasureView(_View):
     """`measure --json`."""
 
     subject: str = Field(description="What was measured: the command, or the server's address.")
-    mode: str = Field(description="`online`, `offline` (batch) or `sweep`.")
+    mode: str = Field(description="`online`, `offline` (batch), `sweep` or `capacity`.")
     simulated: bool = Field(description="Whether the engine was the simulated one.")
     complete: bool = Field(description="False when the server vanished: the figures are what was seen before.")
     engine: str | None = Field(description="Name and version of the engine, where it was launched.")
@@ -73,6 +74,7 @@ class MeasureView(_View):
     stopped_by: str | None = Field(description="Why the window closed, such as `decided` or `budget`.")
     bound: BoundView | None = Field(description="What bound the run.")
     curve: SaturationCurve | None = Field(description="Of a sweep.")
+    capacity: CapacityView | None = Field(None, description="Of a search for the capacity.")
     notes: list[str] = Field(description="Remarks for a person.")
     folder: str | None = Field(description="Where engine log and request samples lie.")
 
@@ -82,6 +84,8 @@ def print_measure(console: Console, view: MeasureView) -> None:
     _print_subject(console, view)
     if view.curve is not None:
         print_curve(console, view.curve)
+    if view.capacity is not None:
+        print_capacity(console, view.capacity)
     if view.metrics:
         _print_metrics(console, view)
     if view.limits:

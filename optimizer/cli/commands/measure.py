@@ -65,9 +65,22 @@ def measure(
     offline: Annotated[
         bool, typer.Option("--offline", help="All requests at once: batch throughput, no figure of a server in use.")
     ] = False,
+    objective: Annotated[
+        str | None,
+        typer.Option(
+            "--objective",
+            metavar="capacity",
+            help="With --space: search the highest arrival rate that keeps every limit, in one engine life.",
+        ),
+    ] = None,
     workload: options.WorkloadOption = None,
     model: options.ModelOption = None,
-    slo: options.SloOption = None,
+    slo: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--slo", metavar="LIMIT", help="A limit in milliseconds, such as p99_e2e_ms=800; may be repeated."
+        ),
+    ] = None,
     set_flags: options.SetOption = None,
     engine: options.EngineOption = None,
     engine_python: options.EnginePythonOption = None,
@@ -87,7 +100,13 @@ def measure(
     json: JsonOption = False,
 ) -> None:
     """Measure one configuration, or a server that runs (exit code 3 when a limit is not shown to hold)."""
-    of_space = {"--set": set_flags, "--engine": engine, "--engine-python": engine_python, "--port-range": port_range}
+    of_space = {
+        "--objective": objective,
+        "--set": set_flags,
+        "--engine": engine,
+        "--engine-python": engine_python,
+        "--port-range": port_range,
+    }
     of_endpoint = {"--api-key-env": api_key_env, "--tokenizer": tokenizer, "--yes": yes}
     misplaced = of_space if endpoint is not None else of_endpoint
     _one_subject(space, endpoint, command, [option for option, value in misplaced.items() if value])
@@ -118,6 +137,7 @@ def measure(
         run = RunRequest(
             space=space or "",
             baseline=pasted(command),
+            objective=objective,
             slos=limits,
             workload=workload,
             model=model,

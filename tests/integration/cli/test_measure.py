@@ -119,6 +119,28 @@ def test_a_curve_over_levels(driver):
     assert curve["unit"] == "requests in flight"
 
 
+@pytest.mark.timeout(300)
+def test_a_capacity_with_every_rate_and_all_figures(driver):
+    window = {"min_s": 0.3, "max_s": 1.5, "min_requests": 20}
+    (driver.folder / "short.yaml").write_text(yaml.safe_dump({**SPACE["workload"], "window": window}))
+    # A median far above what a busy machine adds, which a few requests decide.
+    asked = ("--objective", "capacity", "--slo", "p50_e2e_ms=3000", "--workload", "short.yaml", "--json")
+    done = driver.run(*MEASURE, *asked, "--", "--max-num-seqs", "4", limit_s=200.0, AUTOTUNE_SIM_SPEED="2")
+    shown = json.loads(done.out)
+    assert done.exit_code == (0 if shown["verdict"] == "feasible" else 3), done.said
+    capacity, figures = shown["capacity"], {metric["name"]: metric["value"] for metric in shown["metrics"]}
+    assert shown["mode"] == "capacity"
+    assert capacity["served"] > 0
+    assert len(capacity["rates"]) >= 2
+    assert capacity["metrics_at"] in [rate["rate_per_s"] for rate in capacity["rates"]]
+    if capacity["value"] is not None:
+        feasible = [r["rate_per_s"] for r in capacity["rates"] if r["verdict"] == "feasible" and not r["probe"]]
+        assert capacity["value"] == max(feasible) == capacity["metrics_at"]
+    assert figures["p50_e2e_ms"] > 0
+    assert len(list(Path(shown["folder"]).rglob("engine.log"))) == 1, "one engine life"
+    assert not driver.left()
+
+
 def test_a_batch_is_named_so(driver):
     done = driver.run(*MEASURE, *QUICK, "--offline")
     assert done.exit_code == 0, done.said

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from optimizer.app.measure import MeasureRequest
 from optimizer.app.measure_endpoint import EndpointOutcome, EndpointRequest
 from optimizer.app.request import RunRequest
 from optimizer.app.traffic import TrafficOptions
+from optimizer.config.models import package_folder
 from optimizer.core.errors import HostError
 from optimizer.report.measure_view import MeasureView
 
@@ -58,6 +61,13 @@ def test_options_reach_the_space(invoke, measured):
         baseline="--max-num-seqs 64",
     )  # fmt: skip
     assert requests == [MeasureRequest(run, TrafficOptions(None, 32, 8.0, 90.0))]
+
+
+def test_a_capacity_is_asked_for_by_its_objective(invoke, measured):
+    requests = measured("feasible")
+    result = invoke("measure", "--space", "tiny-cpu", "--objective", "capacity", "--slo", "p99_e2e_ms=800")
+    assert result.exit_code == 0, result.stderr
+    assert (requests[0].run.objective, requests[0].mode) == ("capacity", "capacity")
 
 
 def test_options_reach_the_endpoint(invoke, measured):
@@ -120,6 +130,7 @@ def test_a_server_that_vanished_ends_with_four_after_what_was_seen(invoke, measu
         ([], "there is nothing to measure"),
         (["--space", "tiny-cpu", "--endpoint", URL], "exclude each other"),
         (["--endpoint", URL, "--", "--max-num-seqs", "8"], "--max-num-seqs: flags have no effect"),
+        (["--endpoint", URL, "--objective", "capacity"], "--objective goes with --space alone"),
         (["--endpoint", URL, "--set", "block-size=16"], "--set goes with --space alone"),
         (["--endpoint", URL, "--engine-python", "/p"], "--engine-python goes with --space alone"),
         (["--space", "tiny-cpu", "--api-key-env", "K"], "--api-key-env goes with --endpoint alone"),
@@ -153,6 +164,11 @@ def test_what_does_not_go_together_starts_nothing(invoke, measured, words, told)
         (["--space", "tiny-cpu", "--slo", "p99_e2e<=1.0x", "--engine", "simulated"], "no baseline to multiply"),
         (["--space", "tiny-cpu", "--rate", "0", "--engine", "simulated"], "--rate 0"),
         (["--space", "none-such"], "none-such"),
+        (["--space", "tiny-cpu", "--engine", "simulated", "--objective", "goodput"], "--objective goodput"),
+        (
+            ["--space", "tiny-cpu", "--engine", "simulated", "--objective", "capacity"],
+            "is a multiple of what the baseline",
+        ),
     ],
 )
 def test_wrong_input_starts_nothing(invoke, words, told, tmp_home):
@@ -162,12 +178,50 @@ def test_wrong_input_starts_nothing(invoke, words, told, tmp_home):
     assert not (tmp_home / "autotune").exists()
 
 
-def test_an_empty_dataset_is_named(invoke, tmp_path):
-    (tmp_path / "none.jsonl").write_text("")
-    (tmp_path / "w.yaml").write_text(
-        "name: w\narrivals: {kind: closed_loop, in_flight: 2}\nsource: {kind: jsonl, path: none.jsonl}\n"
+def dataset(folder: Path) -> str:
+    """A workload that takes its requests from `rows.jsonl` beside it."""
+    file = folder / "w.yaml"
+    file.write_text(
+        "name: w\narrivals: {kind: closed_loop, in_flight: 2}\nsource: {kind: jsonl, path: rows.jsonl}\n"
         "warmup: {requests: 1, max_s: 5}\nwindow: {min_s: 1, max_s: 2, min_requests: 3}\n"
     )
-    result = invoke("measure", "--endpoint", URL, "--workload", str(tmp_path / "w.yaml"))
+    return str(file)
+
+
+def test_an_empty_dataset_is_named(invoke, tmp_path):
+    (tmp_path / "rows.jsonl").write_text("")
+    result = invoke("measure", "--endpoint", URL, "--workload", dataset(tmp_path))
     assert result.exit_code == 2
-    assert "none.jsonl" in result.stderr
+    assert "rows.jsonl: the file has no requests" in result.stderr
+
+
+@pytest.mark.parametrize("line", [1, 100_000])
+@pytest.mark.parametrize(
+    ("spoilt", "told"), [('{"prompt": [1, 2', "this is not JSON"), ('{"output_tokens": 6}', "prompt is missing")]
+)
+def test_a_corrupt_line_is_named_with_its_number(invoke, tmp_path, line, spoilt, told):
+    lines = ['{"prompt": [1, 2, 3], "output_tokens": 6}'] * 100_000
+    lines[line - 1] = spoilt
+    (tmp_path / "rows.jsonl").write_text("\n".join(lines))
+    result = invoke("measure", "--endpoint", URL, "--workload", dataset(tmp_path))
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert f"rows.jsonl: line {line}: {told}" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "told"), [(None, "tokenizer missing"), ("", "the file is empty"), ('{"model": ', "EOF while parsing")]
+)
+def test_a_model_without_a_tokenizer_that_can_be_read_is_named(invoke, tmp_path, tmp_home, content, told):
+    model = tmp_path / "model"
+    shutil.copytree(package_folder("models") / "tiny-kv", model)
+    (model / "tokenizer.json").unlink()
+    if content is not None:
+        (model / "tokenizer.json").write_text(content)
+    (tmp_path / "w.yaml").write_text(
+        "name: w\narrivals: {kind: closed_loop, in_flight: 2}\ncontent: text\nprompt_tokens: 16\noutput_tokens: 8\n"
+        "warmup: {requests: 1, max_s: 5}\nwindow: {min_s: 1, max_s: 2, min_requests: 3}\n"
+    )
+    words = ("--space", "tiny-cpu", "--engine", "simulated", "--model", str(model))
+    result = invoke("measure", *words, "--workload", str(tmp_path / "w.yaml"))
+    assert (result.exit_code, result.stdout) == (2, ""), result.stderr
+    assert told in result.stderr
