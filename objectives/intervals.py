@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -40,7 +41,9 @@ def metric_interval(
     if match is not None:
         known_ms = latencies(load, match[3]).known_ms
         if match[2] is None:
-            return mean_interval(known_ms, level=confidence)
+            around = mean_interval(known_ms, level=confidence)
+            # Of few independent requests it is wide enough to reach below 0, where no latency lies.
+            return around if around.low is None else replace(around, low=max(0.0, around.low))
         return tail_percentile_interval(known_ms, float(match[2]), level=confidence)
     per_second = rate_per_second(load, metric, limits)
     if per_second is None or per_second.size < 4 or value <= 0.0:

@@ -93,10 +93,14 @@ async def served_models(address: str, key: str | None) -> list[ServedModel] | No
         ):
             status, kind, said = answer.status, answer.content_type, await answer.text(errors="replace")
     except (aiohttp.ClientError, TimeoutError) as error:
-        why = str(error) or f"no answer in {_LIMIT_S:g} s"
-        raise HostError(f"no server answers at {address}: {why}", hint="is it up, and is this its address?") from None
+        raise HostError(
+            f"no server answers at {address}: {_why_not(error)}", hint="is it up, and is this its address?"
+        ) from None
     if status in (401, 403):
-        raise InputError(f"{url}: HTTP {status}", hint="name the variable that holds its key with --api-key-env")
+        told = "the server wants a key" if key is None else "the server refuses the key"
+        raise InputError(
+            f"{url}: HTTP {status}: {told}", hint="name the variable that holds its key with --api-key-env"
+        )
     if status == 404 and "html" not in kind:
         return None
     try:
@@ -107,6 +111,14 @@ async def served_models(address: str, key: str | None) -> list[ServedModel] | No
             f"{url}: HTTP {status}, {kind}: this is no server of the OpenAI API: {shown}",
             hint="give the address under which /v1/models answers in JSON",
         ) from None
+
+
+def _why_not(error: aiohttp.ClientError | TimeoutError) -> str:
+    if isinstance(error, aiohttp.ClientConnectorError):
+        # asyncio puts the address in place of the reason; of a name that is not known the code is no errno.
+        number = error.os_error.errno or 0
+        return os.strerror(number) if number > 0 else error.os_error.strerror or str(error)
+    return str(error) or f"no answer in {_LIMIT_S:g} s"
 
 
 def _models(data: Any) -> list[ServedModel]:

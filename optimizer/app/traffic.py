@@ -64,14 +64,16 @@ def with_traffic(workload: Workload, options: TrafficOptions) -> Workload:
 
 
 def _check(options: TrafficOptions) -> None:
-    for option, value, largest in (
-        ("--requests", options.requests, 10_000_000),
-        ("--concurrency", options.concurrency, 10_000),
-        ("--rate", options.rate_per_s, 100_000.0),
-        ("--duration", options.duration_s, 7 * 24 * _HOUR_S),
+    for option, value, largest, example in (
+        ("--requests", options.requests, 10_000_000, "2000"),
+        ("--concurrency", options.concurrency, 10_000, "64"),
+        ("--rate", options.rate_per_s, 100_000.0, "8 (arrivals per second)"),
+        ("--duration", options.duration_s, 7 * 24 * _HOUR_S, "5m"),
     ):
         if value is not None and not (0 < value <= largest and math.isfinite(value)):
-            raise InputError(f"{option} {value:g}: not above 0 and at most {largest:g}", hint="such as --rate 8")
+            raise InputError(
+                f"{option} {value:g}: it must be above 0 and at most {largest:,.0f}", hint=f"such as {option} {example}"
+            )
 
 
 def _arrivals(present: ArrivalProcess, options: TrafficOptions) -> dict[str, object]:

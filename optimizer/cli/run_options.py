@@ -26,7 +26,13 @@ BaselineOption: TypeAlias = Annotated[
     ),
 ]
 ObjectiveOption: TypeAlias = Annotated[
-    str | None, typer.Option("--objective", metavar="NAME", help="What is made best, such as throughput.")
+    str | None,
+    typer.Option(
+        "--objective",
+        metavar="NAME",
+        help="What is made best: throughput, request_throughput, goodput, capacity, tokens_per_joule, or a latency's "
+        "p99 or mean, such as p99_ttft.",
+    ),
 ]
 SloOption: TypeAlias = Annotated[
     list[str] | None,

@@ -10,6 +10,7 @@ from aiohttp import web
 
 from optimizer.app.server_probe import ServedModel, api_key, base_url, choose_model, is_loopback, served_models
 from optimizer.core.errors import HostError, InputError
+from optimizer.host.ports import free_port
 
 
 @pytest.mark.parametrize(
@@ -133,10 +134,11 @@ async def test_something_else_than_such_a_server_is_told(serve, status, kind, bo
 
 
 @pytest.mark.parametrize("status", [401, 403])
-async def test_a_key_that_is_wanted_is_asked_for(serve, status):
+@pytest.mark.parametrize(("key", "words"), [(None, "the server wants a key"), ("old", "the server refuses the key")])
+async def test_a_key_that_is_wanted_is_asked_for(serve, status, key, words):
     address = await serve(lambda request: web.Response(status=status, text="no"))
-    with pytest.raises(InputError, match=f"HTTP {status}") as told:
-        await served_models(address, None)
+    with pytest.raises(InputError, match=f"HTTP {status}: {words}") as told:
+        await served_models(address, key)
     assert "--api-key-env" in str(told.value.hint)
 
 
@@ -148,3 +150,13 @@ async def test_a_server_may_have_no_list(serve):
 async def test_nobody_at_home():
     with pytest.raises(HostError, match="no server answers at"):
         await served_models("http://127.0.0.1:9", None)
+
+
+async def test_why_nobody_answers_is_said_in_plain_words():
+    with pytest.raises(HostError) as told:
+        await served_models(f"http://127.0.0.1:{free_port()}", None)
+    assert told.value.message.endswith(": Connection refused")
+    with pytest.raises(HostError) as told:
+        await served_models("http://no-such-host.invalid", None)
+    assert "ssl" not in told.value.message
+    assert told.value.message.startswith("no server answers at http://no-such-host.invalid: ")

@@ -54,8 +54,9 @@ def test_requests_and_duration_fix_the_window():
     ],
 )
 def test_a_number_out_of_range_is_named(options, named):
-    with pytest.raises(InputError, match=named):
+    with pytest.raises(InputError, match=f"{named}: it must be above 0 and at most [1-9]") as told:
         with_traffic(CLOSED, options)
+    assert named.split()[0] in str(told.value.hint), "the example is of the same option"
 
 
 @given(st.integers(1, 500), st.integers(1, 500), st.integers(1, 12))

@@ -42,7 +42,7 @@ def test_show(invoke, history):
 def test_export(invoke, history, form):
     result = invoke("export", "--format", form, "--storage", history)
     assert result.exit_code == 0
-    assert result.stderr.startswith("note: trial #2 was measured once, and not confirmed on held-out traffic")
+    assert result.stderr.startswith("note: trial #2 is not confirmed on held-out traffic (one run measured #2)")
     assert "max-num-seqs" in result.stdout
     assert "planted" not in result.stdout
 

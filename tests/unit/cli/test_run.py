@@ -1,14 +1,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from optimizer.app.request import RunRequest
 from optimizer.app.run_study import StudyOutcome
+from optimizer.cli.run_options import ObjectiveOption
 from optimizer.core.errors import HostError, Interrupted
 from optimizer.core.study_end import StudyEnd
 from optimizer.core.trial import TrialRole
+from optimizer.objectives import OBJECTIVES
 
 
 @pytest.fixture
@@ -50,6 +53,12 @@ def test_options_reach_the_study(invoke, run_with, sample):
             sampler="random", least_gain="1%",
         )
     ]  # fmt: skip
+
+
+def test_the_help_names_every_objective():
+    said = get_args(ObjectiveOption)[1].help
+    assert [name for name, objective in OBJECTIVES.items() if objective.latency is None and name not in said] == []
+    assert "p99_ttft" in said
 
 
 def test_the_space_alone_is_enough(invoke, run_with, sample):

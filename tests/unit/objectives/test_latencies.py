@@ -129,3 +129,10 @@ def test_an_interval_of_a_latency_is_open_where_the_data_do_not_bound_it() -> No
     assert mean is not None
     assert mean.low is not None
     assert mean.low < 11.0
+
+
+def test_no_interval_of_a_latency_reaches_below_zero() -> None:
+    swings = [1.0] * 30 + [100.0] * 30 + [1.0] * 30
+    found = metric_interval(load_of(swings), "mean_e2e_ms", 34.0)
+    assert found is not None
+    assert found.low == 0.0
