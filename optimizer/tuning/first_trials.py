@@ -40,6 +40,10 @@ _CONTEXT_MARGIN = 1.5
 """Context cap over the P99 length of a request."""
 _MOST_SHARE = 0.95
 """Of the device: above it engines may start and run out of memory under load."""
+_HEADROOM_BYTES = 3.5 * GIB
+"""Left of the device beside the engine's share: captured graphs and the peak of a step take some GiB of any card."""
+_USUAL_SHARE = 0.9
+"""Of which vLLM itself deems that it leaves enough."""
 _SPARE_SHARE = 0.02
 """Left beside what others have on the device."""
 _SAFE_SHARE = 0.88
@@ -143,16 +147,17 @@ class _Plan:
             (latency, f"latency first: small steps, so that prefill delays decoding little: {self._words(latency)}"),
             (safe, f"memory first: all running requests fit at their longest: {self._words(safe)}"),
         ]
-        guessing = self._guessing(wide)
+        # Beside small steps: a draft model and the peak of a large step would crash where that peak alone just has.
+        guessing = self._guessing(latency)
         if guessing is not None:
-            drafts.insert(1, (guessing, f"guess tokens ahead, else as for throughput: {self._words(guessing)}"))
+            drafts.insert(2, (guessing, f"guess tokens ahead, else as for latency: {self._words(guessing)}"))
         return drafts
 
     def _wide(self) -> Params:
         """As many requests at once as the pool holds, in large steps."""
         facts = self._facts
         draft = self._fitting_traffic()
-        self._set_memory(draft, _MOST_SHARE)
+        self._set_memory(draft, self._large_share())
         budget = _WIDE_BUDGET_PROMPTS * (facts.prompt_tokens_p99 - facts.shared_prefix_tokens)
         self._set(draft, _BATCHED, min(max(budget, _LEAST_WIDE_BUDGET), _MOST_WIDE_BUDGET), "up")
         return self._with_seqs(draft, self._held_tokens(draft, facts.output_tokens_mean / 2.0))
@@ -160,7 +165,7 @@ class _Plan:
     def _latency(self) -> Params:
         """Steps that hold one usual prompt beside what is decoded; nobody waits for a place in them."""
         draft = self._fitting_traffic()
-        self._set_memory(draft, _MOST_SHARE)
+        self._set_memory(draft, self._large_share())
         budget = min(max(self._facts.prompt_tokens_p99, _LEAST_NARROW_BUDGET), _MOST_NARROW_BUDGET)
         self._set(draft, _BATCHED, budget, "near")
         self._set(draft, _SLICE, budget / 2.0, "near")
@@ -232,6 +237,13 @@ class _Plan:
         """Tokens of the shared prefix; 0 where the draft does not keep it."""
         kept = all(draft[name] is True for name, _ in self._with_flag(_CACHING))
         return float(self._facts.shared_prefix_tokens) if kept else 0.0
+
+    def _large_share(self) -> float:
+        """Of the device, with head-room for what an engine takes beside its share."""
+        device_bytes = self._facts.device_bytes
+        if device_bytes is None:
+            return _USUAL_SHARE
+        return max(min(_MOST_SHARE, 1.0 - _HEADROOM_BYTES / device_bytes), _USUAL_SHARE)
 
     def _set_memory(self, draft: Params, share: float) -> None:
         share = min(share, 1.0 - self._other_share - _SPARE_SHARE)

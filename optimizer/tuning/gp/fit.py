@@ -54,6 +54,7 @@ class Beliefs:
         additive: Share of the variance that is thought to be a sum over single parameters.
         weight: Expected weight of a prior model's mean.
         weight_sd: Its standard deviation.
+        own_log_lengths: Medians of single parameters, in their order; None takes the usual one. Empty where all do.
     """
 
     log_length: float = -0.7
@@ -65,6 +66,7 @@ class Beliefs:
     additive: float = 0.4
     weight: float = 0.8
     weight_sd: float = 0.4
+    own_log_lengths: tuple[float | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,8 +175,8 @@ def _problem(data: Data, groups: Sequence[slice], beliefs: Beliefs, *, weighted:
     has_additive = beliefs.additive > 0.0 and count <= _MOST_GROUPS_ALONE
     alone = beliefs.additive if has_additive else 0.0
     centre = np.array(
-        [beliefs.log_length + 0.5 * math.log(count)] * count
-        + [
+        [
+            *_log_lengths(beliefs, count),
             math.log(variance * (1.0 - alone)),
             math.log(variance * alone) if has_additive else 0.0,
             2.0 * math.log(beliefs.noise_sd),
@@ -188,6 +190,11 @@ def _problem(data: Data, groups: Sequence[slice], beliefs: Beliefs, *, weighted:
     constant = variance if beliefs.level is None else _NO_VARIANCE
     squared = squared_distances(data.features, groups)
     return _Problem(data, squared, level, constant, centre, widths, has_additive)
+
+
+def _log_lengths(beliefs: Beliefs, count: int) -> list[float]:
+    usual = beliefs.log_length + 0.5 * math.log(count)
+    return [usual if own is None else own for own in beliefs.own_log_lengths or (None,) * count]
 
 
 def _inverse(lower: FloatArray) -> FloatArray:

@@ -19,6 +19,9 @@ from optimizer.tuning.gp.survival import MemoryOf, Survival, learnt_survival
 from optimizer.tuning.strategy import Seen
 
 VALUE_BELIEFS = Beliefs(spread=0.4)
+_Z95 = 1.6448536269514722
+"""One-sided."""
+_LEAST_VARIANCE = 1e-12
 LIMIT_BELIEFS = Beliefs(spread=0.4, noise_sd=0.03)
 
 
@@ -46,6 +49,21 @@ class Outlook:
         for limit in self.limits.values():
             mean, sd = limit.predict(points)
             total += log_ndtr(-mean / sd)
+        return total
+
+    def log_sure_after_run(self, points: Points) -> FloatArray:
+        """log P(after one more run of it a setting is known to keep each limit with 95 %), shape (points,).
+
+        A run with noise n moves the mean of a limit from m by N(0, s^2 - a^2) and leaves its standard deviation
+        s at a, 1 / a^2 = 1 / s^2 + 1 / n^2; it is known then where m + move < -1.645 a. Limits taken as independent.
+        """
+        total = np.zeros(len(points))
+        for limit in self.limits.values():
+            mean, sd = limit.predict(points)
+            noise = limit.run_variance
+            after = sd**2 * noise / (sd**2 + noise)
+            moves = np.sqrt(np.maximum(sd**2 - after, _LEAST_VARIANCE))
+            total += log_ndtr((-mean - _Z95 * np.sqrt(after)) / moves)
         return total
 
     def believing(self, points: Points) -> Outlook:

@@ -36,6 +36,11 @@ class Quantity:
         """Mean and standard deviation without the noise of a measurement, shape (points,) each."""
         return self.process.predict(points.features, self._means(points))
 
+    @property
+    def run_variance(self) -> float:
+        """Of one more run of a setting: what every run has, and what one tells of itself at the median."""
+        return self.process.noise + float(np.median(self.process.data.sds)) ** 2
+
     def covariance(self, points: Points) -> FloatArray:
         """Posterior covariance, shape (points, points)."""
         return self.process.covariance(points.features)

@@ -63,7 +63,8 @@ class GpStrategy:
         candidates = self._candidates(ranking, _good(expected, served), ask.rng)
         first = next(candidates, None)
         self.expected_gain = _share(first, known=best is not None)
-        repeated = to_repeat(ask.history, expected, standing_of(ask.history, expected, self._space))
+        standing = standing_of(ask.history, expected, self._space)
+        repeated = to_repeat(ask.history, expected, standing, 0.0 if first is None else math.exp(first.worth))
         if repeated is not None and _may_be_asked(ask, repeated):
             yield repeated
         while first is not None:

@@ -34,6 +34,23 @@ _LINK_SD = 0.5
 """How blurred the border between serving and crashing is taken to be: without it few points make for rash certainty."""
 _SERVED_BEFORE = 2.0
 """Trials that served, so to say, before the first: what the expectation starts from."""
+_SHARE_LOG_LENGTH = -1.7
+"""Of the memory that an engine takes as its own: a few percent of a device lie between serving and crashing, so a crash
+or a start tells of about a sixth of the range on either side."""
+_NO_MATTER_LOG_LENGTH = 1.5
+"""Of what takes no memory: few crashes must not be laid to a block size that they happened to share."""
+_SHARE = "gpu-memory-utilization"
+_TAKES_MEMORY = (
+    "max-num-seqs",
+    "max-num-batched-tokens",
+    "max-model-len",
+    "kv-cache-dtype",
+    "max-cudagraph-capture-size",
+    "tensor-parallel-size",
+    "cpu-offload-gb",
+)
+_TAKES_MEMORY_BELOW = ("speculative", "compilation", "cudagraph")
+"""Flags that begin so take memory as well: draft models and captured graphs."""
 _MOST_GIB = 8.0
 _MOST_LOG_POOL = 2.0
 _MEMORY_COLUMNS = 2
@@ -85,7 +102,7 @@ def learnt_survival(
     scores = np.array([_SERVED if trial.crash is None else _graded(trial.crash) for trial in history])
     data = Data(features, scores, np.full(len(scores), _SCORE_SD), np.zeros(len(scores)))
     level = (float(np.sum(scores)) + _SERVED_BEFORE * _SERVED) / (len(scores) + _SERVED_BEFORE)
-    beliefs = replace(_BELIEFS, level=level)
+    beliefs = replace(_BELIEFS, level=level, own_log_lengths=_log_lengths(encoding, memory_of))
     return Survival(fitted(data, _groups(encoding, memory_of), beliefs), encoding, memory_of)
 
 
@@ -98,6 +115,20 @@ def _groups(encoding: Encoding, memory_of: MemoryOf | None) -> tuple[slice, ...]
         return encoding.groups
     start = encoding.groups[-1].stop
     return (*encoding.groups, *(slice(start + at, start + at + 1) for at in range(_MEMORY_COLUMNS)))
+
+
+def _log_lengths(encoding: Encoding, memory_of: MemoryOf | None) -> tuple[float | None, ...]:
+    """How far a crash is thought to tell along each parameter, by what its flags do to memory."""
+    lengths: list[float | None] = []
+    for axis in encoding.axes:
+        flags = axis.parameter.flag_names(axis.name)
+        if _SHARE in flags:
+            lengths.append(_SHARE_LOG_LENGTH)
+        elif any(flag in _TAKES_MEMORY or flag.startswith(_TAKES_MEMORY_BELOW) for flag in flags):
+            lengths.append(None)
+        else:
+            lengths.append(_NO_MATTER_LOG_LENGTH)
+    return (*lengths, *([] if memory_of is None else [None] * _MEMORY_COLUMNS))
 
 
 def _features(points: Points, encoding: Encoding, memory_of: MemoryOf | None) -> FloatArray:

@@ -80,6 +80,7 @@ class Traffic:
         shared: Tokens that the prompts of one group begin with.
         groups: How many such beginnings there are.
         hits: Drafter to the chance that its next token is right.
+        rate_per_s: Arrivals of an open loop, which then takes the place of the clients.
     """
 
     clients: int
@@ -90,6 +91,7 @@ class Traffic:
     shared: float
     groups: int
     hits: Mapping[str, float]
+    rate_per_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,8 +197,66 @@ class ChunkEngine:
         hit = self._hit_share(launch, memory, running, own)
         prefill = traffic.prompt - hit * traffic.shared
         work = prefill + preempted * (traffic.prompt + 0.5 * traffic.output)
-        step = self._step(launch, running, work)
-        return Truth(self._metrics(launch, memory, step, _Load(running, prefill, preempted, hit, min(fill, 1.0))))
+        load = _Load(running, prefill, preempted, hit, min(fill, 1.0))
+        if traffic.rate_per_s is not None:
+            return Truth(self._open_metrics(launch, memory, load))
+        return Truth(self._metrics(launch, memory, self._step(launch, running, work), load))
+
+    def _open_metrics(self, launch: Launch, memory: Footprint, load: _Load) -> dict[str, float]:
+        """Arrivals at a rate: more of them under way make steps longer, which keeps more of them under way."""
+        traffic, rate_per_ms = self.traffic, (self.traffic.rate_per_s or 0.0) / 1e3
+        per_step, verified = self._drafted(launch)
+        steps = traffic.output / per_step
+        decoding, mean_ms, wanted, used = 1.0, 10.0, 1.0, 0.0
+        chunk = plain_ms = mixed_ms = 1.0
+        for _ in range(60):
+            room = max(launch.max_num_batched_tokens - decoding * verified, 16.0)
+            threshold = launch.long_prefill_token_threshold
+            chunk = min(room, load.prefill) if threshold == 0 else min(room, load.prefill, threshold)
+            if not launch.chunked_prefill:
+                chunk = min(max(chunk, traffic.prompt), room)
+            plain_ms = self._step_ms(launch, decoding, decoding * verified, 0.0)
+            mixed_ms = self._step_ms(launch, decoding, decoding * verified, chunk)
+            used = rate_per_ms * mean_ms * load.prefill / chunk
+            share = min(used, 1.0)
+            mean_ms = 0.5 * mean_ms + 0.5 * ((1.0 - share) * plain_ms + share * mixed_ms)
+            wanted = rate_per_ms * steps * mean_ms
+            decoding = 0.5 * decoding + 0.5 * max(min(wanted, load.running), 0.2)
+        chunks = max(load.prefill / chunk, 1.0)
+        most = min(load.running, float(launch.max_num_seqs))
+        # Of one queue for prefill and one for a place in the batch the longer one counts.
+        prefill_wait_ms = _wait(used) * chunks * mixed_ms * 0.5 * (1.0 + traffic.prompt_cv**2)
+        place_wait_ms = _wait((wanted / most) ** math.sqrt(most)) * steps * mean_ms / most
+        over = max(used, wanted / most)
+        queue_ms = max(prefill_wait_ms, place_wait_ms) + max(over - 1.0, 0.0) * 30e3
+        preempted = load.preempted * min(wanted / load.running, 1.0) ** 2
+        tpot_ms = mean_ms / per_step * (1.0 + 0.25 * preempted)
+        ttft_ms = queue_ms + chunks * mixed_ms
+        served_per_s = 1e3 * rate_per_ms / max(over, 1.0)
+        share = min(used, 1.0)
+        itl_weight = share / (share + 0.015)
+        return {
+            "output_tokens_per_s": served_per_s * traffic.output,
+            "total_tokens_per_s": served_per_s * (traffic.output + traffic.prompt),
+            "requests_per_s": served_per_s,
+            "mean_ttft_ms": ttft_ms,
+            "mean_tpot_ms": tpot_ms,
+            "mean_e2e_ms": ttft_ms + tpot_ms * traffic.output,
+            "p99_ttft_ms": chunks * mixed_ms * (1.0 + 1.7 * traffic.prompt_cv) + 3.6 * queue_ms,
+            "p99_tpot_ms": tpot_ms * (1.15 + 0.9 * min(preempted, 1.5)),
+            "p99_itl_ms": 1.12 * (plain_ms + itl_weight * (mixed_ms - plain_ms)),
+            "p99_e2e_ms": 3.6 * queue_ms + ttft_ms + tpot_ms * traffic.output * (1.0 + 1.9 * traffic.output_cv),
+            "error_rate": 0.0,
+            "running_mean": decoding,
+            "waiting_mean": queue_ms * rate_per_ms,
+            "preemptions": preempted * served_per_s * 60.0,
+            "prefix_cache_hit_rate": load.hit * traffic.shared / traffic.prompt,
+            "kv_cache_usage_mean": min(load.fill * decoding / load.running, 1.0),
+            "kv_cache_tokens": float(memory.pool_tokens),
+            "spec_acceptance_rate": (per_step - 1.0) / max(launch.draft_tokens, 1),
+            "requests_counted": max(served_per_s * 60.0, 200.0),
+            "window_s": 60.0,
+        }
 
     def _step(self, launch: Launch, running: float, work: float) -> _Step:
         """The steady state in which a step prefills what the requests that it finishes will need again."""
@@ -317,6 +377,12 @@ class _Load:
     preempted: float
     hit: float
     fill: float
+
+
+def _wait(load: float) -> float:
+    """Mean wait in service times; it stays finite, as a window is."""
+    bound = min(load, 0.97)
+    return bound / (1.0 - bound)
 
 
 def _normal_tail(z: float) -> float:

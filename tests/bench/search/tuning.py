@@ -167,12 +167,45 @@ def few_clients(seed: int) -> Situation:
     return _situation("few-clients", seed, rng, space, baseline, engine, factors, minimised="mean_e2e_ms")
 
 
+def trickle(seed: int) -> Situation:
+    """Requests come at a rate that slow settings cannot keep up with; the end-to-end time is driven down."""
+    rng = rng_of("trickle", seed)
+    card = Card(45.0, 0.4, around(rng, 860), around(rng, 180), around(rng, 2.4), around(rng, 4.5), around(rng, 25))
+    model = Model(15.0, 8.0, 128.0, 32768, 32000, 0.5, 1.4, 0.9, around(rng, 20))
+    hits = {"ngram": float(rng.uniform(0.3, 0.6)), "eagle": float(rng.uniform(0.6, 0.8))}
+    prompt, output = around(rng, 1400, 0.3), around(rng, 300, 0.3)
+    shared = around(rng, 500, 0.4)
+    # Between a third and two thirds of what the card could at best compute.
+    rate = float(rng.uniform(0.45, 0.8)) * card.tflops * 1e3 / (2.0 * model.parameters_b * (prompt + 4.0 * output))
+    traffic = Traffic(64, prompt, 0.4, output, 0.5, shared, 6, hits, rate)
+    space: dict[str, Parameter] = {
+        "gpu-memory-utilization": utilization(0.55, 0.98),
+        "max-model-len": choice(4096, 8192, 16384, 32768, default=32768),
+        "max-num-seqs": log_int(4, 256, 256),
+        "max-num-batched-tokens": log_int(256, 16384, 2048),
+        "block-size": choice(8, 16, 32, 64, 128, default=16),
+        "long-prefill-token-threshold": choice(0, 256, 512, 1024, 2048, default=0),
+        "enable-prefix-caching": switch(True),
+        "kv-cache-dtype": choice("auto", "fp8", default="auto"),
+        "cudagraph": graphs(),
+        "async-scheduling": switch(True),
+        "speculation": speculation("ngram", "eagle"),
+        "ngram-tokens": drafts("ngram", 8),
+        "eagle-tokens": drafts("eagle", 8),
+    }
+    baseline = {"max-num-seqs": 16, "max-model-len": 16384}
+    factors = {"p99_itl_ms": around(rng, 0.8, 0.15), "p99_ttft_ms": around(rng, 1.2, 0.2)}
+    engine = ChunkEngine(card, model, traffic)
+    return _situation("trickle", seed, rng, space, baseline, engine, factors, minimised="mean_e2e_ms")
+
+
 SITUATIONS: Mapping[str, Callable[[int], Situation]] = {
     "tight-p99": tight_p99,
     "shared-prefix": shared_prefix,
     "memory-starved": memory_starved,
     "long-context": long_context,
     "few-clients": few_clients,
+    "trickle": trickle,
 }
 
 
@@ -218,7 +251,8 @@ def serving_facts(card: Card, model: Model, traffic: Traffic) -> ServingFacts:
         longest_request_tokens=round(prompt_p99 + output_p99),
         shared_prefix_tokens=round(traffic.shared),
         shared_prefixes=traffic.groups if traffic.shared > 0.0 else 0,
-        in_flight=traffic.clients,
+        in_flight=traffic.clients if traffic.rate_per_s is None else None,
+        rate_per_s=traffic.rate_per_s,
         weights_bytes=model.weights_gib * GIB,
         overhead_bytes=(CONTEXT_GIB + 2.0 * model.act_gib_per_ktok) * GIB,
         kv_bytes_per_token=model.kv_kib * 1024.0,

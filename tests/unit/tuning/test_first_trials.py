@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from optimizer.app.request import RunRequest, settings_of, study_config
-from optimizer.search_spaces import BoolParameter, ChoiceParameter, FloatParameter, IntParameter, SearchSpace
+from optimizer.search_spaces import GIB, BoolParameter, ChoiceParameter, FloatParameter, IntParameter, SearchSpace
 from optimizer.tuning.first_trials import first_settings
 from tests.greybox_on_grid import DEVICE_BYTES, tiny_facts
 from tests.unit.tuning.greybox.made import CARD, facts
@@ -44,15 +44,21 @@ def test_each_setting_has_an_idea_of_its_own():
     told = found()
     assert [one.reason.partition(":")[0] for one in told] == [
         "throughput first",
-        "guess tokens ahead, else as for throughput",
         "latency first",
+        "guess tokens ahead, else as for latency",
         "memory first",
     ]
     assert all("\n" not in one.reason for one in told)
-    wide, guessing, latency, safe = (one.params for one in told)
+    wide, latency, guessing, safe = (one.params for one in told)
     assert wide["budget"] > latency["budget"]
     assert safe["share"] < wide["share"]
-    assert guessing == {**wide, "guess": "ngram", "guesses": 3}
+    assert guessing == {**latency, "guess": "ngram", "guesses": 3}
+
+
+@pytest.mark.parametrize(("device_gib", "share"), [(200, 0.95), (50, 0.93), (16, 0.9)])
+def test_a_small_card_keeps_room_for_what_an_engine_takes_beside_its_share(device_gib, share):
+    wide = found(of=facts(device_bytes=device_gib * GIB))[0]
+    assert wide.params["share"] == pytest.approx(share, abs=0.0051)
 
 
 def test_they_are_cut_to_the_traffic():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from optimizer.core.scoring import Verdict
@@ -28,16 +30,18 @@ def run(number, seqs, value, excess, block=16):
     return Seen(number, params, state, Estimate(value, 0.02), {"p99": Estimate(excess, 0.03)}, {"p99": verdict})
 
 
-def repeated(history):
+def repeated(history, hoped=0.0):
     expected = outlook(history, Encoding(SPACE))
-    return to_repeat(history, expected, standing_of(history, expected, SPACE))
+    return to_repeat(history, expected, standing_of(history, expected, SPACE), hoped)
 
 
 SURE = [run(0, 16, 1.0, -0.6), run(1, 32, 1.5, -0.4)]
+JUST_UNDER = [*SURE, run(2, 64, 2.0, -0.03), run(3, 16, 1.0, -0.6, block=32)]
 
 
 def test_a_new_best_is_measured_again():
     assert repeated(SURE) == {"max-num-seqs": 32, "block-size": 16}
+    assert repeated(SURE, hoped=1.0) == {"max-num-seqs": 32, "block-size": 16}
 
 
 def test_a_best_that_is_no_news_and_sure_is_not():
@@ -45,7 +49,26 @@ def test_a_best_that_is_no_news_and_sure_is_not():
 
 
 def test_one_just_under_its_limit_is_even_when_it_is_no_news():
-    history = [*SURE, run(2, 64, 2.0, -0.03), run(3, 16, 1.0, -0.6, block=32)]
+    assert repeated(JUST_UNDER) == {"max-num-seqs": 64, "block-size": 16}
+
+
+def test_one_that_was_undecided_is_though_it_may_not_be_recommended_yet():
+    undecided = replace(run(2, 64, 2.0, -0.03), state=TrialState.UNDECIDED, verdicts={"p99": Verdict.UNDECIDED})
+    assert repeated([*SURE, undecided, run(3, 16, 1.0, -0.6, block=32)]) == {"max-num-seqs": 64, "block-size": 16}
+    assert repeated([replace(undecided, number=0)]) == {"max-num-seqs": 64, "block-size": 16}
+
+
+def test_it_is_not_where_a_new_setting_promises_more():
+    assert repeated(JUST_UNDER, hoped=0.6) is None
+
+
+def test_one_that_would_gain_nothing_is_not_however_doubtful():
+    history = [*SURE, run(2, 64, 1.2, -0.03), run(3, 16, 1.0, -0.6, block=32)]
+    assert repeated(history) is None
+
+
+def test_while_none_is_sure_the_best_chance_to_know_one_is_taken():
+    history = [run(0, 64, 2.0, -0.03), run(1, 128, 2.3, 0.3), run(2, 256, 2.3, 0.4)]
     assert repeated(history) == {"max-num-seqs": 64, "block-size": 16}
 
 
@@ -54,12 +77,18 @@ def test_one_that_is_probably_over_a_limit_is_not():
     assert repeated([run(0, 64, 2.0, 0.3)]) is None
 
 
+def test_a_setting_has_four_runs_at_most():
+    doubtful = [run(number, 64, 2.0, -0.005) for number in range(3, 6)]
+    assert repeated([*JUST_UNDER[:3], *doubtful[:2]]) == {"max-num-seqs": 64, "block-size": 16}
+    assert repeated([*JUST_UNDER[:3], *doubtful]) is None
+
+
 @pytest.mark.parametrize("between", range(1, REPEAT_EVERY + 1))
-def test_repeats_are_rare(between):
+def test_repeats_of_what_is_only_new_are_rare(between):
     blocks = [(16, 32), (16, 64), (32, 32), (32, 64), (64, 64)]
     history = [*SURE, run(2, 32, 1.5, -0.4)]
     history += [run(3 + n, seqs, 0.5, -0.8, block) for n, (seqs, block) in enumerate(blocks[: between - 1])]
-    history.append(run(len(history), 64, 2.0, -0.2))
+    history.append(run(len(history), 64, 2.0, -0.4))
     assert (repeated(history) is None) == (between < REPEAT_EVERY - 1)
 
 
