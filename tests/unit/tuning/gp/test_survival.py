@@ -58,3 +58,18 @@ def test_an_account_that_cannot_tell_is_no_difficulty(space, seen_as):
     history = [seen_as(0, {}, 0.5), seen_as(1, {"block-size": 32}, (1.0, -1.0))]
     found = chances(encoding, history, [{}, {"block-size": 64}], lambda _: None)
     assert np.all((found > 0.0) & (found < 1.0))
+
+
+def test_crashes_at_one_share_of_memory_are_not_laid_to_a_block_size_that_they_happen_to_have(space, seen_as):
+    encoding = Encoding(space)
+    crashed = [{"gpu-memory-utilization": 0.95, "block-size": 64, "max-num-seqs": seqs} for seqs in (64, 256)]
+    served = [{"gpu-memory-utilization": share, "block-size": 16} for share in (0.85, 0.86)]
+    history = [seen_as(n, p, 0.5) for n, p in enumerate(crashed)]
+    history += [seen_as(n, p, (1.0, -1.0)) for n, p in enumerate(served, 2)]
+    same_share, same_block = chances(
+        encoding,
+        history,
+        [{"gpu-memory-utilization": 0.94, "block-size": 16}, {"gpu-memory-utilization": 0.85, "block-size": 64}],
+    )
+    assert same_share < 0.6
+    assert same_block > same_share + 0.2
