@@ -27,7 +27,7 @@ def set_flag(flags: dict[str, FlagValue], dotted: str, value: FlagValue) -> None
         InputError: A JSON object, or a key of one, meets a value that is none.
     """
     head, *keys = canonical_flag(dotted).split(".")
-    nested: JsonValue = copy.deepcopy(value)
+    nested: JsonValue = copy.deepcopy(value) if isinstance(value, list | dict) else value
     for key in reversed(keys):
         nested = {key: nested}
     present: JsonValue = flags.get(head)

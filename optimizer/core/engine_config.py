@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from collections.abc import Mapping
@@ -14,8 +15,11 @@ FlagValue: TypeAlias = "bool | int | float | str | list[JsonValue] | dict[str, J
 """A flag's value. True stands for `--flag`, False for `--no-flag`; lists give several words; dicts give JSON."""
 
 
+@functools.lru_cache(maxsize=4096)
 def canonical_flag(name: str) -> str:
     """The flag's one spelling here: no leading dashes, and `-` for `_` in its name (not in a dotted key below it).
+
+    A search resolves a thousand settings for one proposal, with the same few names: they are remembered.
 
     >>> canonical_flag("--max_num_seqs")
     'max-num-seqs'

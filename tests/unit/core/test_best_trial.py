@@ -30,7 +30,7 @@ histories = st.lists(st.tuples(states, values), max_size=12).map(
 @given(trials=histories, maximise=st.booleans(), reverse=st.booleans())
 def test_the_best_is_feasible_and_no_feasible_trial_beats_it(trials, maximise, reverse):
     best = best_trial(trials[::-1] if reverse else trials, maximise=maximise)
-    feasible = [t for t in trials if t.state is TrialState.FEASIBLE and t.value is not None and not math.isnan(t.value)]
+    feasible = [t for t in trials if t.state is TrialState.FEASIBLE and t.value is not None and math.isfinite(t.value)]
     if not feasible:
         assert best is None
         return
