@@ -14,6 +14,7 @@ from optimizer.tuning.prescreen import misfit_of
 from optimizer.tuning.rule_keeping_sampler import RuleKeepingSampler
 from optimizer.tuning.strategies import strategy_named
 from optimizer.tuning.strategy import Strategy
+from tests.bench.search.left_out import WithoutCrashes, WithoutRepeats
 from tests.bench.search.situation import Situation
 
 
@@ -28,6 +29,8 @@ class Setup:
         prescreen: Whether what cannot fit is rejected unlaunched.
         prior: Whether the grey box is the mean of the models.
         memory: Whether the model of crashes knows what the memory account foretells.
+        repeats: Whether settings are measured again.
+        crashes: Whether crashes are learnt from.
     """
 
     strategy: str
@@ -36,6 +39,8 @@ class Setup:
     prescreen: bool = True
     prior: bool = True
     memory: bool = True
+    repeats: bool = True
+    crashes: bool = True
 
 
 def _bare(strategy: str, *, prescreen: bool = False) -> Setup:
@@ -57,6 +62,8 @@ SETUPS: Mapping[str, Setup] = {
     "gp/no-prescreen": Setup("gp", prescreen=False),
     "gp/no-prior": Setup("gp", prior=False),
     "gp/no-memory": Setup("gp", memory=False),
+    "gp/no-repeats": Setup("gp", repeats=False),
+    "gp/no-crashes": Setup("gp", crashes=False),
     "gp/bare": _bare("gp"),
 }
 """`random`, `tpe` and `optuna-gp` are Optuna's, told of crashes as violated constraints and kept to the rules.
@@ -75,7 +82,7 @@ def make_search(
         fixed={0: situation.baseline, 1: {}},
         seed=seed,
         prescreen=(lambda: lambda params: misfit_of(predicted(situation, params))) if setup.prescreen else None,
-        strategy=_strategy(situation, setup),
+        strategy=_with_all_but(setup, _strategy(situation, setup)),
         records=records,
         first=_first(situation) if setup.first else (),
         flips=setup.flips,
@@ -109,6 +116,12 @@ def _strategy(situation: Situation, setup: Setup) -> Strategy:
         prior=prior_of(situation, setup),
         memory_of=(lambda params: predicted(situation, params)) if setup.memory else None,
     )
+
+
+def _with_all_but(setup: Setup, strategy: Strategy) -> Strategy:
+    if not setup.repeats:
+        strategy = WithoutRepeats(strategy)
+    return strategy if setup.crashes else WithoutCrashes(strategy)
 
 
 def _first(situation: Situation) -> list[FirstSetting]:
