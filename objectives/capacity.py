@@ -183,7 +183,7 @@ class CapacitySearch:
     @property
     def _next_level(self) -> float:
         """Error level of the next verdict."""
-        return self._level * 0.5 ** (1 + sum(found.verdict is not Verdict.FEASIBLE for found in self._verdicts))
+        return next_level(self._verdicts, self._level)
 
     @property
     def _verdicts(self) -> list[CapacityLevel]:
@@ -247,6 +247,11 @@ class CapacitySearch:
         knee = crossing(_headrooms(self._levels), self._served_per_s)
         lowest = min((found.rate_per_s for found in self._levels), default=_FIRST * self._served_per_s)
         return lowest if knee is None else knee.rate_per_s
+
+
+def next_level(verdicts: Sequence[CapacityLevel], level: float) -> float:
+    """Error level of the next verdict: half of the level for the first, and half again after each in vain."""
+    return level * 0.5 ** (1 + sum(found.verdict is not Verdict.FEASIBLE for found in verdicts))
 
 
 def result_of(

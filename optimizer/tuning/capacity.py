@@ -6,25 +6,24 @@ side, and prompts that were seen before would hit the prefix cache.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from statistics import NormalDist
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
-from optimizer.core.measurement import Measurement
+from optimizer.core.measurement import LoadResult, Measurement
 from optimizer.core.scoring import Score, Verdict
 from optimizer.load import Workload
+from optimizer.load.failure import ClientSpoiled
 from optimizer.objectives.capacity import CapacityLevel, CapacityResult, CapacitySearch, LevelPlan, result_of
+from optimizer.objectives.guided import GuidedSearch
+from optimizer.objectives.headroom import Crossing
+from optimizer.objectives.score import on_the_side_of
 from optimizer.tuning.aim import Aim
-from optimizer.tuning.capacity_level import (
-    LevelDecision,
-    LevelRun,
-    at_rate,
-    judge_level,
-    requests_per_allowed,
-    saturating,
-    settled,
-)
+from optimizer.tuning.capacity_level import LevelRun, at_rate, requests_per_allowed, saturating
+from optimizer.tuning.capacity_shadow import EngineShadow
+from optimizer.tuning.capacity_verdict import AloneDecision, LookDecision, RateDecision, ShadowDecision
 
 _CONFIDENCE: Final = 0.9
 """Of the interval beside a capacity, two-sided."""
@@ -66,9 +65,18 @@ class CapacityFound:
         knee, rate = self.result.knee, self.result.rate_per_s
         deviations = NormalDist().inv_cdf((1.0 + _CONFIDENCE) / 2.0)
         high = None if knee is None or rate is None else knee.end(deviations)
+        constraints = score.constraints
+        if self.kept.verdict is Verdict.FEASIBLE:
+            constraints = tuple(
+                replace(found, verdict=Verdict.FEASIBLE, violation=on_the_side_of(Verdict.FEASIBLE, found.violation))
+                if found.violation is not None
+                else found
+                for found in constraints
+            )
         return replace(
             score,
             verdict=self.kept.verdict,
+            constraints=constraints,
             low=rate,
             high=None if high is None or rate is None else max(high, rate),
             confidence=None if rate is None else _CONFIDENCE,
@@ -86,6 +94,9 @@ class CapacityFound:
             f"capacity: highest feasible rate {low}, lowest infeasible above it {high}{knee}{served} requests/s",
             f"{result.requests:,} requests at {len(result.levels)} rates: {tried}",
         )
+
+
+_Decision = TypeVar("_Decision", bound=RateDecision | None)
 
 
 class _Measure(Protocol):
@@ -118,8 +129,20 @@ async def find_capacity(
         requests_per_allowed=requests_per_allowed(aim.limits),
         earlier=search.levels,
     )
-    while not search.result(served_per_s).dominated and (plan := rates.next()) is not None:
-        rates.tell(await search.look(plan, served_per_s=served_per_s))
+    guided = GuidedSearch(served_per_s, level=aim.rules.level, earlier=search.levels)
+    while not search.result(served_per_s).dominated:
+        # Only where to ask for a verdict is told from a long run of the model.
+        plan = rates.next()
+        for roughly in (True, False):
+            if (knee := await search.knee(served_per_s, roughly=roughly)) is not None:
+                plan = guided.next(knee)
+            if knee is None or (plan is not None and plan.probe):
+                break
+        if plan is None:
+            break
+        level = await search.look(plan, served_per_s=served_per_s)
+        rates.tell(level)
+        guided.tell(level)
     return search.found(served_per_s)
 
 
@@ -132,30 +155,88 @@ class _Search:
         self._workload = workload
         self._measure = measure
         self._runs = 0
+        self._shadow: EngineShadow | None = None
+        self._before_model: list[tuple[LoadResult, float, int]] = []
+        self._knee: Crossing | None = None
+        self._knee_of: tuple[int, bool] | None = None
         self._kept: tuple[CapacityLevel, Measurement, float, LevelRun] | None = None
 
     async def saturate(self, max_num_seqs: int | None) -> float:
         """What the engine serves when more waits than it can take, in requests per second."""
-        run = LevelRun(self._runs, saturating(self._workload, self._aim.limits, max_num_seqs), None)
-        self._runs += 1
-        load = (await self._measure(run)).load
-        return max(load.window_requests, 1) / load.window_s
+        workload = saturating(self._workload, self._aim.limits, max_num_seqs)
+        _, _, measurement = await self._run(workload, lambda number: None)
+        load = measurement.load
+        served_per_s = max(load.window_requests, 1) / load.window_s
+        in_flight = workload.arrivals.most_in_flight or 1
+        self._shadow = EngineShadow.of(self._aim.limits, self._workload, load, in_flight, max_num_seqs)
+        for earlier, rate_per_s, number in self._before_model:
+            if self._shadow is not None:
+                self._shadow.learn(earlier, rate_per_s, served_per_s, number)
+        return served_per_s
+
+    async def knee(self, served_per_s: float, *, roughly: bool) -> Crossing | None:
+        """Where the limits are used up, by a model beside the engine; None without one."""
+        told = (self._runs, roughly)
+        if self._shadow is not None and told != self._knee_of:
+            # In a thread: some seconds of computing, in which the study's other tasks go on.
+            self._knee, self._knee_of = await asyncio.to_thread(self._shadow.knee, served_per_s, roughly=roughly), told
+        return self._knee
 
     async def look(self, plan: LevelPlan, *, served_per_s: float | None) -> CapacityLevel:
         """Tries one rate."""
         workload = at_rate(self._workload, plan, self._aim.limits, served_per_s=served_per_s)
-        run = LevelRun(self._runs, workload, LevelDecision(self._aim, plan, served_per_s))
-        self._runs += 1
-        measurement = await self._measure(run)
-        level = settled(judge_level(self._aim, plan, measurement.load), measurement.load, served_per_s)
+        decision_of = await self._decisions(plan, served_per_s)
+        run, decision, measurement = await self._run(workload, decision_of)
+        level = decision.level(measurement.load)
+        if self._shadow is None or served_per_s is None:
+            self._before_model.append((measurement.load, plan.rate_per_s, run.number))
+        else:
+            self._shadow.learn(measurement.load, plan.rate_per_s, served_per_s, run.number)
+            if isinstance(decision, ShadowDecision) and level.verdict is Verdict.FEASIBLE:
+                level = await self._unless_beyond_the_knee(level, served_per_s)
         self.levels.append(level)
         if self._kept is None or _worth(level) > _worth(self._kept[0]):
             self._kept = (level, measurement, plan.level, run)
         return level
 
+    async def _unless_beyond_the_knee(self, level: CapacityLevel, served_per_s: float) -> CapacityLevel:
+        """FEASIBLE rests on a model from before the load; it does not stand where the model with the load denies it."""
+        knee = await self.knee(served_per_s, roughly=False)
+        denied = knee is not None and knee.rate_per_s < level.rate_per_s
+        return replace(level, verdict=Verdict.UNDECIDED) if denied else level
+
+    async def _decisions(self, plan: LevelPlan, served_per_s: float | None) -> Callable[[int], RateDecision]:
+        """What makes the decision of a load run with some number."""
+        aim, shadow = self._aim, self._shadow
+        if shadow is None or served_per_s is None or self._knee is None:
+            return lambda number: AloneDecision(aim, plan, served_per_s)
+        if plan.probe:
+            first = not any(level.probe for level in self.levels)
+            return lambda number: LookDecision(aim, plan, first=first)
+        expected = await asyncio.to_thread(shadow.expectation, plan.rate_per_s, aim.rules.tolerance)
+        if expected is None:
+            return lambda number: AloneDecision(aim, plan, served_per_s)
+        return lambda number: ShadowDecision(aim, plan, served_per_s, shadow, expected, number)
+
+    async def _run(
+        self, workload: Workload, decision_of: Callable[[int], _Decision]
+    ) -> tuple[LevelRun, _Decision, Measurement]:
+        """One load run; once more with other requests where the client spoiled it, which may pass."""
+        for last in (False, True):
+            decision = decision_of(self._runs)
+            run = LevelRun(self._runs, workload, decision)
+            self._runs += 1
+            try:
+                return run, decision, await self._measure(run)
+            except ClientSpoiled:
+                if last:
+                    raise
+        raise AssertionError("the last try returns or raises")
+
     def result(self, served_per_s: float | None) -> CapacityResult:
         """What is known by now."""
-        return result_of(self.levels, served_per_s=served_per_s, incumbent_per_s=self._aim.incumbent)
+        result = result_of(self.levels, served_per_s=served_per_s, incumbent_per_s=self._aim.incumbent)
+        return result if self._knee is None else replace(result, knee=self._knee)
 
     def found(self, served_per_s: float | None) -> CapacityFound:
         """What the search came to."""

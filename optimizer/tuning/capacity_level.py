@@ -75,7 +75,7 @@ def saturating(workload: Workload, limits: tuple[Limit, ...], max_num_seqs: int 
     in_flight = SATURATED_BY if max_num_seqs is None else min(2 * max_num_seqs, MOST_TO_SATURATE)
     if not isinstance(workload.arrivals, ClosedLoop) and workload.arrivals.most_in_flight is not None:
         in_flight = workload.arrivals.most_in_flight
-    window = _window(workload, min_requests=_requests(REQUESTS_IN_PROBE, limits))
+    window = _window(workload, min_requests=requests_of(REQUESTS_IN_PROBE, limits))
     return workload.model_copy(
         update={"arrivals": ClosedLoop(kind="closed_loop", in_flight=in_flight), "window": window}
     )
@@ -112,13 +112,14 @@ def _window(workload: Workload, *, min_requests: int, max_requests: int | None =
     return own.model_copy(update=changed)
 
 
-def _requests(times: tuple[float, int], limits: tuple[Limit, ...]) -> int:
+def requests_of(times: tuple[float, int], limits: tuple[Limit, ...]) -> int:
+    """So many times one allowed request over the limit, or so many requests, whichever is more."""
     return max(math.ceil(times[0] * requests_per_allowed(limits)), times[1])
 
 
 def _budget(plan: LevelPlan, limits: tuple[Limit, ...], served_per_s: float | None) -> int:
     """Requests that a verdict is asked of, unless there is headroom left."""
-    usual = _requests(REQUESTS_GOING_UP if plan.goes_up else REQUESTS_IN_VERDICT, limits)
+    usual = requests_of(REQUESTS_GOING_UP if plan.goes_up else REQUESTS_IN_VERDICT, limits)
     return max(usual, requests_to_relax(plan.rate_per_s, served_per_s))
 
 
@@ -137,7 +138,7 @@ class LevelDecision:
         self._verdict = StopDecision(
             replace(aim, rules=replace(aim.rules, level=plan.level), incumbent=None, whole=False)
         )
-        self._in_probe = _requests(REQUESTS_IN_PROBE, aim.limits)
+        self._in_probe = requests_of(REQUESTS_IN_PROBE, aim.limits)
         self._to_relax = requests_to_relax(plan.rate_per_s, served_per_s)
         self._budget = _budget(plan, aim.limits, served_per_s)
 
@@ -147,7 +148,7 @@ class LevelDecision:
         if reason is not None and reason.ends_at_once:
             return reason
         ended = int(np.count_nonzero(view.ok))
-        if not _is_long_enough(view):
+        if not is_long_enough(view):
             return None
         if self._plan.probe:
             return StopReason.WINDOW if ended >= self._in_probe else None
@@ -171,14 +172,15 @@ def requests_to_relax(rate_per_s: float, served_per_s: float | None) -> int:
 
 def settled(level: CapacityLevel, load: LoadResult, served_per_s: float | None) -> CapacityLevel:
     """The level, UNDECIDED where the longest window was too short for a queue to show what it becomes."""
-    relaxed = level.requests >= requests_to_relax(level.rate_per_s, served_per_s) and _is_long_enough(load)
+    relaxed = level.requests >= requests_to_relax(level.rate_per_s, served_per_s) and is_long_enough(load)
     if level.verdict is not Verdict.FEASIBLE or relaxed:
         return level
     return replace(level, verdict=Verdict.UNDECIDED)
 
 
-def _is_long_enough(load: LoadResult) -> bool:
-    return bool(load.ok.any()) and load.window_s >= LATENCIES_IN_WINDOW * float(np.percentile(load.e2e_s, 99.0))
+def is_long_enough(load: LoadResult, latencies: float = LATENCIES_IN_WINDOW) -> bool:
+    """Whether the window lasts so many times the P99 in it."""
+    return bool(load.ok.any()) and load.window_s >= latencies * float(np.percentile(load.e2e_s, 99.0))
 
 
 def judge_level(aim: Aim, plan: LevelPlan, load: LoadResult) -> CapacityLevel:

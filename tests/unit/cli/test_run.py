@@ -91,11 +91,22 @@ def test_nothing_feasible_ends_with_three_after_the_report(invoke, run_with, inf
     assert "error: no trial of study tiny-cpu meets its limits" in result.stderr
 
 
-def test_a_spent_time_budget_ends_well_with_the_line_that_resumes(invoke, run_with, infeasible_sample):
-    run_with(infeasible_sample, ended=StudyEnd.TIME_BUDGET)
+def test_a_spent_time_budget_ends_well_with_the_line_that_resumes(invoke, run_with, sample):
+    run_with(sample, ended=StudyEnd.TIME_BUDGET)
     result = invoke("run", "--space", "tiny-cpu", "--time-budget", "90s")
     assert result.exit_code == 0
     assert "  vllm-autotune run --space tiny-cpu --time-budget 90s\n" in result.stdout
+
+
+def test_a_spent_time_budget_with_nothing_feasible_ends_with_three_and_says_how_to_go_on(
+    invoke, run_with, infeasible_sample
+):
+    run_with(infeasible_sample, ended=StudyEnd.TIME_BUDGET)
+    result = invoke("run", "--space", "tiny-cpu", "--time-budget", "90s")
+    assert result.exit_code == 3
+    assert "  vllm-autotune run --space tiny-cpu --time-budget 90s\n" in result.stdout
+    assert "error: no trial of study tiny-cpu meets its limits so far, and the time budget is used up" in result.stderr
+    assert "hint: go on with: vllm-autotune run --space tiny-cpu --time-budget 90s" in result.stderr
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), Interrupted("stopped by SIGTERM")])

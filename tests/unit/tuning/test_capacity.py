@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from optimizer.core.measurement import UNFINISHED, EngineMetrics, FloatArray, HostUsage, LoadResult, Measurement
-from optimizer.core.scoring import Score, Verdict
+from optimizer.core.scoring import Constraint, Score, Verdict
 from optimizer.core.stop_reason import StopReason
 from optimizer.load import ClosedLoop, Workload
 from optimizer.load.arrival_process import GammaArrivals, PoissonArrivals
+from optimizer.load.failure import ClientSpoiled
+from optimizer.load.workload import PrefixSharing
 from optimizer.objectives import OBJECTIVES, parse_slo, resolve_limits
 from optimizer.objectives.capacity import LevelPlan
+from optimizer.objectives.shadow import Heard
+from optimizer.objectives.shadow_engine import Traffic
+from optimizer.objectives.shadow_verdict import Expectation
 from optimizer.tuning.aim import Aim
 from optimizer.tuning.capacity import find_capacity
 from optimizer.tuning.capacity_level import (
@@ -29,10 +35,23 @@ from optimizer.tuning.capacity_level import (
     saturating,
     settled,
 )
+from optimizer.tuning.capacity_shadow import EndlessTraffic, EngineShadow, tail_limits
+from optimizer.tuning.capacity_verdict import LOOKS, AloneDecision, LookDecision, ShadowDecision
+
+
+@pytest.fixture(autouse=True)
+def short_runs_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it knows of the knee matters little here, and a long run takes seconds."""
+    monkeypatch.setattr("optimizer.tuning.capacity_shadow.LONG_REQUESTS", 40_000)
+    monkeypatch.setattr("optimizer.tuning.capacity_shadow.SHORT_REQUESTS", 20_000)
+    monkeypatch.setattr("optimizer.tuning.capacity_shadow._LENGTHS_DRAWN", 2_000)
+
 
 CLOSED = {"kind": "closed_loop", "in_flight": 8}
 POISSON = {"kind": "poisson", "rate_per_s": 20.0}
 SERVERS, SERVICE_S = 32, 0.4
+ANSWER_S = SERVICE_S * 3.0 / 4.5
+"""From first to last of four tokens, where the first takes a step and half of one that is under way."""
 LOOK_EVERY_S = 6.0
 
 
@@ -57,8 +76,9 @@ def aim(*slos: str, incumbent: float | None = None) -> Aim:
 class Queue:
     """`SERVERS` in parallel with one queue before them; service times hardly vary, so that it fills at 80 a second."""
 
-    def __init__(self) -> None:
+    def __init__(self, answer_s: float = ANSWER_S) -> None:
         self.runs: list[LevelRun] = []
+        self.answer_s = answer_s
 
     async def __call__(self, run: LevelRun) -> Measurement:
         self.runs.append(run)
@@ -66,18 +86,18 @@ class Queue:
         rng = np.random.default_rng(run.number)
         if isinstance(arrivals, ClosedLoop):
             at_s = np.arange(400) * SERVICE_S / SERVERS
-            return measured(at_s, at_s + SERVICE_S, 5.0, None, None)
+            return measured(at_s, at_s + SERVICE_S, 5.0, None, None, answer_s=self.answer_s)
         assert isinstance(arrivals, PoissonArrivals)
         scheduled_s = np.cumsum(rng.exponential(1.0 / arrivals.rate_per_s, int(window.max_s * arrivals.rate_per_s)))
         ended_s = served(scheduled_s, rng.normal(SERVICE_S, 0.02, scheduled_s.size))
         now_s, reason = 0.0, None
         while reason is None and now_s < window.max_s:
             now_s += LOOK_EVERY_S
-            view = measured(scheduled_s, ended_s, now_s, now_s, None).load
+            view = measured(scheduled_s, ended_s, now_s, now_s, None, answer_s=self.answer_s).load
             reason = run.stop_when(view) if run.stop_when is not None else None
             if window.max_requests is not None and int(view.ok.sum()) >= window.max_requests:
                 reason = reason or StopReason.BUDGET
-        return measured(scheduled_s, ended_s, now_s, now_s, reason or StopReason.BUDGET)
+        return measured(scheduled_s, ended_s, now_s, now_s, reason or StopReason.BUDGET, answer_s=self.answer_s)
 
 
 def served(scheduled_s: FloatArray, service_s: FloatArray) -> FloatArray:
@@ -91,9 +111,15 @@ def served(scheduled_s: FloatArray, service_s: FloatArray) -> FloatArray:
 
 
 def measured(
-    scheduled_s: FloatArray, ended_s: FloatArray, until_s: float, now_s: float | None, reason: StopReason | None
+    scheduled_s: FloatArray,
+    ended_s: FloatArray,
+    until_s: float,
+    now_s: float | None,
+    reason: StopReason | None,
+    *,
+    answer_s: float = 0.0,
 ) -> Measurement:
-    """A look at `now_s`; after a reason that drains, everything has ended."""
+    """A look at `now_s`; after a reason that drains, everything has ended. An answer takes `answer_s`."""
     n = int(np.searchsorted(scheduled_s, until_s))
     drained = now_s is None or (reason is not None and not reason.ends_at_once)
     done = np.ones(n, dtype=np.bool_) if drained else ended_s[:n] <= until_s
@@ -102,7 +128,7 @@ def measured(
         window_s=until_s,
         scheduled_s=scheduled_s[:n],
         sent_s=scheduled_s[:n],
-        first_token_s=np.where(done, ended_s[:n], np.nan),
+        first_token_s=np.where(done, ended_s[:n] - answer_s, np.nan),
         last_token_s=np.where(done, ended_s[:n], np.nan),
         prompt_tokens=np.full(n, 4),
         output_tokens=np.full(n, 4),
@@ -117,7 +143,7 @@ def measured(
 
 
 def answers(
-    decision: LevelDecision, scheduled_s: FloatArray, ended_s: FloatArray, until: int
+    decision: Callable[[LoadResult], StopReason | None], scheduled_s: FloatArray, ended_s: FloatArray, until: int
 ) -> list[StopReason | None]:
     """What is said in each second from the first on."""
     return [decision(measured(scheduled_s, ended_s, float(s), float(s), None).load) for s in range(1, until + 1)]
@@ -263,3 +289,137 @@ def test_failures_alone_make_a_rate_infeasible_and_leave_it_no_headroom() -> Non
     level = judge_level(aim("p50_e2e_ms=400"), LevelPlan(100.0, 0.05, False), failed)
     assert level.verdict is Verdict.INFEASIBLE
     assert level.headroom < 1.0
+
+
+async def test_a_limit_that_the_model_does_not_know_is_searched_without_it() -> None:
+    queue = Queue()
+    found = await find_capacity(aim("mean_e2e_ms=600"), workload(POISSON), queue, max_num_seqs=32)
+    assert not any(isinstance(run.stop_when, ShadowDecision) for run in queue.runs)
+    assert found.rate_per_s > 60.0
+
+
+async def test_an_engine_that_is_unlike_the_model_is_searched_without_it() -> None:
+    """Its slots are taken for less long than four steps of the length that the tokens tell."""
+    queue = Queue(answer_s=0.36)
+    found = await find_capacity(aim("p95_e2e_ms=600"), workload(POISSON), queue, max_num_seqs=32)
+    assert isinstance(queue.runs[-1].stop_when, AloneDecision)
+    assert found.rate_per_s > 66.0
+
+
+async def test_a_percentile_is_judged_beside_the_model() -> None:
+    queue = Queue()
+    await find_capacity(aim("p95_e2e_ms=600"), workload(POISSON), queue, max_num_seqs=32)
+    kinds = [type(run.stop_when) for run in queue.runs]
+    assert kinds[:3] == [type(None), LookDecision, LookDecision]
+    assert kinds[-1] is ShadowDecision
+
+
+class Spoiled(Queue):
+    """The client cannot keep up in some of the runs."""
+
+    def __init__(self, numbers: set[int]) -> None:
+        super().__init__()
+        self.numbers = numbers
+
+    async def __call__(self, run: LevelRun) -> Measurement:
+        if run.number in self.numbers:
+            raise ClientSpoiled("P99 of the event loop's lag is 40 ms")
+        return await super().__call__(run)
+
+
+async def test_one_spoiled_run_is_made_again_with_other_requests() -> None:
+    queue = Spoiled({0, 2})
+    found = await find_capacity(aim("p95_e2e_ms=600"), workload(POISSON), queue, max_num_seqs=32)
+    assert [run.number for run in queue.runs][:3] == [1, 3, 4]
+    assert found.kept.verdict is Verdict.FEASIBLE
+
+
+async def test_a_rate_that_is_spoiled_twice_spoils_the_attempt() -> None:
+    with pytest.raises(ClientSpoiled):
+        await find_capacity(aim("p95_e2e_ms=600"), workload(POISSON), Spoiled({2, 3}), max_num_seqs=32)
+
+
+async def test_constraints_of_a_feasible_rate_are_feasible_whatever_their_own_requests_leave_open() -> None:
+    found = await find_capacity(aim("p95_e2e_ms=600"), workload(POISSON), Queue(), max_num_seqs=32)
+    open_still = Constraint("p95_e2e_ms", 600.0, 610.0, None, None, 0.02, Verdict.UNDECIDED)
+    score = Score("capacity_requests_per_s", 70.0, True, Verdict.UNDECIDED, (open_still,))
+    told = found.told(score).constraints[0]
+    assert told.verdict is Verdict.FEASIBLE
+    assert told.violation == 0.0
+
+
+def always(verdict: Verdict) -> Expectation:
+    """An expectation that says the same of any requests."""
+
+    class Always(Expectation):
+        def verdict(self, heard: Heard, level: float) -> Verdict:
+            return verdict
+
+    return Always(())
+
+
+def shadow_decision(verdict: Verdict, slo: str) -> ShadowDecision:
+    at_s = np.arange(400) / 60.0
+    saturated = measured(at_s, at_s + 0.2, 5.0, None, None).load
+    shadow = EngineShadow.of(aim(slo).limits, workload(POISSON), saturated, 64, 32)
+    assert shadow is not None
+    return ShadowDecision(aim(slo), LevelPlan(60.0, 0.05, False), 80.0, shadow, always(verdict), 1)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "reason"),
+    [
+        (Verdict.FEASIBLE, StopReason.DECIDED),
+        (Verdict.INFEASIBLE, StopReason.HOPELESS),
+        (Verdict.UNDECIDED, StopReason.BUDGET),
+    ],
+)
+def test_the_verdict_beside_a_model_is_looked_for_at_set_numbers_of_requests(
+    verdict: Verdict, reason: StopReason
+) -> None:
+    scheduled_s = np.arange(6000) / 60.0
+    ended_s = scheduled_s + np.random.default_rng(0).uniform(0.3, 0.5, 6000)
+    decision = shadow_decision(verdict, "p90_e2e_ms=600")
+    said = answers(decision, scheduled_s, ended_s, 60)
+    first = next(second for second, why in enumerate(said) if why is not None)
+    assert said[first] is reason
+    share = LOOKS[-1][0] if verdict is Verdict.UNDECIDED else LOOKS[0][0]
+    assert (first + 1) * 60 == pytest.approx(share * 1500, abs=120)
+    load = measured(scheduled_s, ended_s, first + 1.0, first + 1.0, reason).load
+    assert decision.level(load).verdict is verdict
+
+
+def test_feasible_does_not_stand_where_the_run_itself_is_beyond_the_tolerance() -> None:
+    scheduled_s = np.arange(3000) / 60.0
+    decision = shadow_decision(Verdict.FEASIBLE, "p90_e2e_ms=400")
+    load = measured(scheduled_s, scheduled_s + 0.43, 40.0, None, None).load
+    assert decision.level(load).verdict is Verdict.UNDECIDED
+    assert decision.level(replace(load, stopped_by=StopReason.SATURATED)).verdict is Verdict.INFEASIBLE
+
+
+def test_a_window_that_the_user_cut_short_is_judged_as_it_is() -> None:
+    scheduled_s = np.arange(700) / 60.0
+    decision = shadow_decision(Verdict.FEASIBLE, "p90_e2e_ms=600")
+    load = measured(scheduled_s, scheduled_s + 0.3, 8.0, None, None).load
+    assert decision.level(load).verdict is Verdict.FEASIBLE
+    short = measured(scheduled_s, scheduled_s + 0.3, 2.0, None, None).load
+    assert shadow_decision(Verdict.FEASIBLE, "p90_e2e_ms=600").level(short).verdict is Verdict.UNDECIDED
+
+
+@pytest.mark.parametrize("slo", ["mean_e2e_ms=400", "p99_itl_ms=40"])
+def test_the_model_knows_neither_means_nor_gaps(slo: str) -> None:
+    assert tail_limits(aim(slo).limits) is None
+    assert tail_limits(aim("p99_e2e_ms=400", slo).limits) is None
+
+
+def test_lengths_of_the_models_own_traffic_are_those_of_the_workload() -> None:
+    seen = Traffic(np.zeros(2), np.array([700, 800]), np.array([9, 9]))
+    drawn = workload(POISSON).model_copy(update={"shared_prefix": PrefixSharing(prefixes=2, tokens=10)})
+    alone = EndlessTraffic(drawn, seen)
+    sent = alone(20.0, 5000)
+    assert set(sent.prompt_tokens) == {14}
+    assert sent.due_s[-1] == pytest.approx(5000 / 20.0)
+    assert alone(40.0, 5000).due_s == pytest.approx(sent.due_s / 2.0)
+    assert not np.array_equal(alone.after(20.0, 1).due_s, alone.after(20.0, 2).due_s)
+    text = drawn.model_copy(update={"content": "text"})
+    assert set(EndlessTraffic(text, seen)(20.0, 100).prompt_tokens) <= {700, 800}
