@@ -4,7 +4,8 @@ A tuner that does not know it tunes noise: where one CPU thread of the server pa
 scheduler changes throughput, and differences between trials are chance.
 
 The rules are asked in order; the first that fires names the bound. A thread that sleeps when it has nothing to do and
-yet uses a whole core is the limit whatever else is busy, so client and API server come first. EngineCore and workers
+yet uses a whole core is the limit whatever else is busy, so client and API server come first; so is an API server that
+rests between waves of requests which it holds (`front_end`). EngineCore and workers
 may spin while they wait for the GPU: they are the limit only if the GPU idles meanwhile. NVML's utilization is the
 share of time in which any kernel ran, however small, so a busy GPU is named last, after all that keeps batches small.
 """
@@ -19,6 +20,7 @@ import numpy as np
 
 from optimizer.core.client_health import FULL_CORE
 from optimizer.core.measurement import Measurement, ThreadUse
+from optimizer.metrics.front_end import holding_thread, outside_engine
 from optimizer.metrics.threads import API_SERVER, CLIENT, ENGINE_CORE, WORKER, busiest
 
 BUSY_THREAD = FULL_CORE
@@ -176,11 +178,23 @@ def _starved(measurement: Measurement) -> str | None:
     return None
 
 
-def _api_server(measurement: Measurement, _: BoundContext) -> str | None:
+def _api_server(measurement: Measurement, context: BoundContext) -> str | None:
     thread = busiest(measurement.host.roles, API_SERVER)
     if thread is None or thread.cores < BUSY_THREAD:
-        return None
+        return _waves(measurement, context)
     return f"{_busy(thread)}; HTTP, detokenizing and streaming of every token share it: several API servers divide it"
+
+
+def _waves(measurement: Measurement, context: BoundContext) -> str | None:
+    held = outside_engine(measurement, context.in_flight)
+    thread = holding_thread(measurement, held)
+    if held is None or thread is None:
+        return None
+    return (
+        f"{held.under_way:.1f} requests are under way, and the engine counts {held.counted:.1f}: each is outside of it "
+        f"for {held.held_s:.2f} s ({held.share:.0%} of its time, {held.gaps:.0f} gaps between tokens); {_busy(thread)} "
+        f"on average: it rests between the waves in which it delivers"
+    )
 
 
 def _engine_core(measurement: Measurement, _: BoundContext) -> str | None:

@@ -107,9 +107,19 @@ def _report(outcome: StudyOutcome, storage: str | None) -> None:
         recommendation=outcome.recommendation,
     )
     print_closing(result_console(), closing)
-    # A study that ran out of time may still find one: its end is no verdict.
-    if closing.best is None and outcome.ended is not StudyEnd.TIME_BUDGET:
-        raise NothingFeasible(
-            f"no trial of study {outcome.study.name} meets its limits",
-            hint="relax the limit that binds (--slo, with another --study), or give more --trials",
+    if closing.best is None:
+        raise _nothing_feasible(outcome)
+
+
+def _nothing_feasible(outcome: StudyOutcome) -> NothingFeasible:
+    """Whatever ended the run: a script that exports the winner next must not go on."""
+    name = outcome.study.name
+    if outcome.ended is StudyEnd.TIME_BUDGET:
+        return NothingFeasible(
+            f"no trial of study {name} meets its limits so far, and the time budget is used up",
+            hint=f"go on with: {this_command()}, or give more --time-budget",
         )
+    return NothingFeasible(
+        f"no trial of study {name} meets its limits",
+        hint="relax the limit that binds (--slo, with another --study), or give more --trials",
+    )

@@ -33,7 +33,20 @@ def test_a_run_ends_before_the_trial_that_would_not_fit(driver_on_copy):
 
 def test_a_budget_too_small_for_one_trial_starts_none(driver):
     ran = driver.run(*RUN, "--time-budget", "5s")
-    assert ran.exit_code == 0, ran.said
+    assert ran.exit_code == 3, ran.said
+    assert "the time budget is used up" in ran.err
     assert f"study {STUDY}: 0 of {TRIALS} trials" in ran.out
     assert "Go on with:" in ran.out
     assert History.of(driver.folder).trials() == []
+
+
+def test_a_budget_that_ends_with_nothing_feasible_ends_with_3_and_says_how_to_go_on(driver):
+    limited = (*RUN, "--slo", "p99_e2e_ms=1")
+    assert driver.run(*limited, "--trials", "2").exit_code == 3
+    words = (*limited, "--trials", "60", "--time-budget", "0.1s")
+    ran = driver.run(*words)
+    assert ran.exit_code == 3, ran.said
+    assert f"no trial of study {STUDY} meets its limits so far, and the time budget is used up" in ran.err
+    assert f"go on with: python -m optimizer {' '.join(words)}" in " ".join(ran.err.split())
+    assert "Nearest: #" in ran.out
+    assert [trial.state for trial in History.of(driver.folder).trials()] == ["infeasible"] * 2

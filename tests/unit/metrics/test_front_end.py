@@ -29,7 +29,7 @@ QUEUED = {0, 1000200, 1000203}
 def rows(name: str) -> list[dict[str, Any]]:
     """The lines that hold a measurement; the last of the study was cut off."""
     told = [json.loads(line) for line in (H200 / name).read_text(encoding="utf-8").splitlines()]
-    return [row for row in told if row["metrics"].get("running_mean") is not None]
+    return [row for row in told if row["metrics"] is not None]
 
 
 def loaded(per_s: float, e2e_s: float, *, requests: int = 400) -> LoadResult:
@@ -99,6 +99,29 @@ def test_the_thresholds_lie_well_between_the_rows(name: str) -> None:
             assert held.share < 0.081 and held.gaps < 18
 
 
+def test_short_answers_on_a_cpu_are_outside_for_a_few_steps_only() -> None:
+    """A busy API server would not make them held; the grid has no engine's ITL, the client's mean stands in."""
+    lines = (H200.parent / "tiny_cpu_grid" / "grid.jsonl").read_text(encoding="utf-8").splitlines()
+    runs = [metrics for line in lines if (metrics := json.loads(line)["metrics"]) is not None]
+    assert len(runs) == 76
+    shares = []
+    for told in runs:
+        engine = EngineMetrics(
+            running_mean=told["running_mean"],
+            waiting_mean=told["waiting_mean"],
+            engine_itl_mean_ms=told["mean_itl_ms"],
+        )
+        measurement = measured(
+            role("api_server", 0.8), engine=engine, of=loaded(told["requests_per_s"], told["mean_e2e_ms"] / 1000.0)
+        )
+        held = outside_engine(measurement, 48)
+        assert held is not None
+        assert held.gaps < 7
+        assert judge_bound(measurement, BoundContext(in_flight=48)).kind is not BoundKind.API_SERVER
+        shares.append(held.share)
+    assert 0.15 < max(shares) < 0.18, "the share alone would name some of them"
+
+
 WAVES = EngineMetrics(running_mean=40.0, waiting_mean=8.0, engine_itl_mean_ms=16.0)
 BUSY_GPU = GpuUsage(gpu_util_mean=0.95, gpu_memory_used_max_bytes=1e9)
 
@@ -112,7 +135,8 @@ def kind(engine: EngineMetrics = WAVES, *, cores: float = 0.7, e2e_s: float = 3.
 def test_each_condition_is_needed() -> None:
     assert kind() is BoundKind.API_SERVER
     assert kind(cores=0.4) is BoundKind.GPU_COMPUTE
-    assert kind(replace(WAVES, running_mean=47.0)) is BoundKind.GPU_COMPUTE
+    few_but_long = replace(WAVES, running_mean=47.0, engine_itl_mean_ms=8.0)
+    assert kind(few_but_long) is BoundKind.GPU_COMPUTE
     assert kind(replace(WAVES, engine_itl_mean_ms=40.0)) is BoundKind.GPU_COMPUTE
 
 
