@@ -113,7 +113,9 @@ class ShadowEngine:
                 first_s[admitted] = now_s + held_up_s + _TO_FIRST_TOKEN * one_s[len(running) + 1]
                 heappush(running, (steps + _TO_FIRST_TOKEN - 1.0 + answers[admitted], admitted))
                 admitted += 1
-        return np.array(first_s), np.array(last_s)
+        # First tokens are foretold at admission: where others end before, an only token may come sooner than that.
+        first, last = np.array(first_s), np.array(last_s)
+        return first, np.maximum(first, last)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

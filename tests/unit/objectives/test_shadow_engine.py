@@ -6,7 +6,7 @@ import heapq
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from optimizer.core.measurement import FloatArray
@@ -40,6 +40,7 @@ def test_answers_of_one_token_have_no_time_per_token() -> None:
 
 
 @given(n=st.integers(1, 300), rate=st.floats(0.1, 300.0), slots=st.integers(1, 20), seed=st.integers(0, 99))
+@example(n=6, rate=58.0, slots=6, seed=6)
 def test_no_more_run_than_there_are_slots_and_who_came_first_is_served_first(
     n: int, rate: float, slots: int, seed: int
 ) -> None:
