@@ -66,7 +66,15 @@ def with_capacity(base: MeasureView, outcome: AttemptOutcome, found: CapacityFou
     measurement = _without_notes(outcome.measurement, found)
     asked = replace(question, workload=found.run.workload, rules=replace(question.rules, level=found.level))
     view = with_figures(base, measurement, asked)
-    return view.model_copy(update={"capacity": _capacity(found, trial), "verdict": found.kept.verdict.value})
+    limits = [limit.model_copy(update={"verdict": _verdict(trial, limit.name)}) for limit in view.limits]
+    told = {"capacity": _capacity(found, trial), "verdict": found.kept.verdict.value, "limits": limits}
+    return view.model_copy(update=told)
+
+
+def _verdict(trial: TrialRecord, limit: str) -> str:
+    """Of the search, which knows more than the run: the other rates, and a model that heard the same requests."""
+    constraints = () if trial.score is None else trial.score.constraints
+    return next(constraint.verdict.value for constraint in constraints if constraint.name == limit)
 
 
 def _without_notes(measurement: Measurement | None, found: CapacityFound) -> Measurement:

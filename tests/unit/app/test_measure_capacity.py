@@ -55,6 +55,7 @@ def test_the_capacity_stands_with_every_rate_and_the_figures_of_its_run():
     figures = {metric.name: metric.value for metric in view.metrics}
     assert figures["p99_e2e_ms"] == pytest.approx(500.0)
     assert view.verdict == "feasible", "that of the search, though 400 requests alone would not tell"
+    assert {limit.name: limit.verdict for limit in view.limits} == {"p99_e2e_ms": "feasible", "error_rate": "feasible"}
     assert view.notes.count("a gauge was missing") == 1
     assert not any("requests/s" in note for note in view.notes), "the table tells it"
 
