@@ -76,7 +76,9 @@ def test_stalls_and_crowding_make_it_slower() -> None:
     assert means[0] < min(means[1:])
 
 
-@pytest.mark.parametrize("changed", [{"pool_tokens": 5000}, {"max_num_batched_tokens": 6}])
-def test_an_engine_that_may_preempt_or_split_a_batch_is_refused(changed: dict[str, int]) -> None:
+@pytest.mark.parametrize(
+    "scene", [replace(SCENE, pool_tokens=5000), replace(SCENE, max_num_batched_tokens=6)], ids=["preempts", "splits"]
+)
+def test_an_engine_that_may_preempt_or_split_a_batch_is_refused(scene: Scene) -> None:
     with pytest.raises(ValueError, match="run short"):
-        VirtualEngine(replace(SCENE, **changed), ClosedLoop(kind="closed_loop", in_flight=2), seed=0)
+        VirtualEngine(scene, ClosedLoop(kind="closed_loop", in_flight=2), seed=0)
