@@ -17,9 +17,6 @@ from optimizer.engine.vllm.memory_phase import memory_phase
 _NUMBER = re.compile(r"(-?\d+\.?\d*)(?: (\w+))?")
 _WORDS = frozenset({"said", "field"})
 _GIB_OF_UNIT = {"bytes": 2.0**-30, "KiB": 2.0**-20, "MiB": 2.0**-10, "GiB": 1.0, "TiB": 2.0**10}
-
-
-_GIB = 2.0**30
 _OF_OTHERS = frozenset({signal.SIGKILL, signal.SIGTERM})
 """Signals by which a person or a supervisor ends an engine; it never sends them to its own leader. Others, such as
 SIGSEGV, are its own doing."""
@@ -87,7 +84,7 @@ class _Found:
 
 def _killed_for_memory(kill: MemoryKill, log: str, stage: Stage, exit_code: int | None, cause: str | None) -> Failure:
     """The setting is to blame when the engine had the memory that engines have here, and wanted more."""
-    left_gib, usual_gib = kill.left_bytes / _GIB, kill.usual_bytes / _GIB
+    left_gib, usual_gib = (size * _GIB_OF_UNIT["bytes"] for size in (kill.left_bytes, kill.usual_bytes))
     found = f"without it {left_gib:.1f} GiB are left, {usual_gib:.1f} were before a launch"
     counted = f"the kernel's count of such kills rose by {kill.kills}"
     whose = "others had taken it" if kill.by_others else "the engine had it to itself"

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import NormalDist
 
 import numpy as np
 from scipy.special import log_ndtr
 
 from optimizer.core.measurement import FloatArray
+from optimizer.core.recommendation import CONFIDENCE
 from optimizer.tuning.gp.encoding import Encoding, Points
 from optimizer.tuning.gp.fit import Beliefs
 from optimizer.tuning.gp.foresight import Foresight
@@ -19,10 +21,10 @@ from optimizer.tuning.gp.survival import MemoryOf, Survival, learnt_survival
 from optimizer.tuning.strategy import Seen
 
 VALUE_BELIEFS = Beliefs(spread=0.4)
-_Z95 = 1.6448536269514722
-"""One-sided."""
-_LEAST_VARIANCE = 1e-12
 LIMIT_BELIEFS = Beliefs(spread=0.4, noise_sd=0.03)
+_SURE_SDS = NormalDist().inv_cdf(CONFIDENCE)
+"""So far below a limit a mean lies when the limit is known to hold, as a recommendation asks."""
+_LEAST_VARIANCE = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,7 @@ class Outlook:
             noise = limit.run_variance
             after = sd**2 * noise / (sd**2 + noise)
             moves = np.sqrt(np.maximum(sd**2 - after, _LEAST_VARIANCE))
-            total += log_ndtr((-mean - _Z95 * np.sqrt(after)) / moves)
+            total += log_ndtr((-mean - _SURE_SDS * np.sqrt(after)) / moves)
         return total
 
     def believing(self, points: Points) -> Outlook:
