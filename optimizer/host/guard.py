@@ -218,10 +218,11 @@ def end(find: Callable[[], list[Seen]], leader: ProcessKey | None, grace_s: floa
     """SIGTERM to the leader and then to what outlives it; SIGKILL for what is left, again and again for 4 s.
 
     Args:
-        find: Looks for the processes that are to end; asked until it finds none.
+        find: Looks for the processes that are to end; asked until it finds none and all that it ever found are gone.
         leader: Gets SIGTERM first, to end the others in order; None when nobody leads them.
         grace_s: Patience after SIGTERM; at most 1 s once the leader is gone.
     """
+    find = _remembering(find)
     begun_s = time.monotonic()
     left = _ask_to_end(find, leader, begun_s + grace_s)
     term_s = time.monotonic() - begun_s
@@ -236,6 +237,26 @@ def end(find: Callable[[], list[Seen]], leader: ProcessKey | None, grace_s: floa
             send(process, signal.SIGKILL)
         left = _until_gone(find, time.monotonic() + _KILL_AGAIN_S)
     return Ended(term_s, list(killed.values()), left)
+
+
+def _remembering(find: Callable[[], list[Seen]]) -> Callable[[], list[Seen]]:
+    """What `find` finds, and what it once found and still lives.
+
+    A process that is ending shows no environment any more, hence no mark, well before the kernel closes its files
+    and with them gives back the GPU's memory.
+    """
+    known: dict[ProcessKey, Seen] = {}
+
+    def find_all() -> list[Seen]:
+        found = {process.key: process for process in find()}
+        for key in known.keys() - found.keys():
+            process = look(key.pid)
+            if process is not None and process.key == key:
+                found[key] = process
+        known.update(found)
+        return sorted(found.values())
+
+    return find_all
 
 
 def _ask_to_end(find: Callable[[], list[Seen]], leader: ProcessKey | None, deadline_s: float) -> list[Seen]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
@@ -202,6 +203,19 @@ def test_what_cannot_be_ended_is_reported_after_a_bounded_time(start):
     assert time.monotonic() - begun_s < 6.0
     assert (ended.killed, ended.left) == ([stubborn], [stubborn])
     assert process.poll() is None
+
+
+def test_what_was_found_once_is_ended_though_it_shows_its_mark_no_more(start):
+    """A process that is ending has no environment any more, and holds the GPU's memory still."""
+    process = start(
+        "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('up', flush=True)\ntime.sleep(600)"
+    )
+    seen = look(process.pid)
+    assert seen is not None
+    looks = itertools.chain([[seen]], itertools.repeat([]))
+    ended = end(lambda: next(looks), None, 0.1)
+    assert (ended.killed, ended.left) == ([seen], [])
+    assert look(process.pid) is None
 
 
 def test_the_whole_group_is_killed_in_one_step_though_one_member_was_seen(start):
