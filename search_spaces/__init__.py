@@ -11,7 +11,7 @@ from optimizer.search_spaces.denied import (
 from optimizer.search_spaces.fixing import Narrowed, fix_flags
 from optimizer.search_spaces.flag_paths import get_flag, leaf_flags, merge_flags, overlap, set_flag
 from optimizer.search_spaces.parameter import Parameter
-from optimizer.search_spaces.ranges import GIB, FloatParameter, IntParameter, memory_fraction
+from optimizer.search_spaces.ranges import GIB, FloatParameter, IntParameter, Side, memory_fraction
 from optimizer.search_spaces.rules import BUILT_IN_RULES, Rule
 from optimizer.search_spaces.space import SearchSpace
 from optimizer.search_spaces.values import FieldProblem
@@ -30,6 +30,7 @@ __all__ = [
     "Parameter",
     "Rule",
     "SearchSpace",
+    "Side",
     "denied_reason",
     "denied_variable_reason",
     "fix_flags",

@@ -25,6 +25,11 @@ class BoolParameter(ParameterBase):
         return isinstance(value, bool)
 
     @property
+    def values(self) -> tuple[bool, ...]:
+        """Both."""
+        return (False, True)
+
+    @property
     def domain(self) -> str:
         """Such as `true or false`."""
         return "true or false"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Final, Literal, Self
+from typing import Final, Literal, Self, TypeAlias
 
 from pydantic import Field, model_validator
 
@@ -14,6 +14,9 @@ from optimizer.core.record import ParamValue
 from optimizer.search_spaces.flag_paths import get_flag
 from optimizer.search_spaces.parameter_base import ParameterBase, Unread
 from optimizer.search_spaces.values import FieldProblem
+
+Side: TypeAlias = Literal["up", "down", "near"]
+"""Not below what is wanted, not above it, or whichever is nearer."""
 
 GIB: Final = 2**30
 _FRACTION_DECIMALS: Final = 4
@@ -40,6 +43,20 @@ class IntParameter(ParameterBase):
     def contains(self, value: ParamValue) -> bool:
         """Whole numbers on the grid; 8.0 and true are none."""
         return type(value) is int and self.low <= value <= self.high and (value - self.low) % self.step == 0
+
+    @property
+    def steps(self) -> int:
+        """How many steps lead from `low` to `high`: one less than there are values."""
+        return (self.high - self.low) // self.step
+
+    @property
+    def values(self) -> range:
+        """All of them, rising."""
+        return range(self.low, self.high + 1, self.step)
+
+    def on_grid(self, wanted: float, side: Side = "near") -> int:
+        """The value next to a number; beyond an end of the range that end."""
+        return int(_on_grid(self.low, self.high, self.step, wanted, side))
 
     @property
     def domain(self) -> str:
@@ -78,7 +95,16 @@ class FloatParameter(ParameterBase):
         slack = 1e-9 * max(1.0, abs(self.low), abs(self.high))
         if not self.low - slack <= value <= self.high + slack:
             return False
-        return self.step is None or abs(value - self._on_grid(value)) <= slack
+        return abs(value - self.on_grid(value)) <= slack
+
+    @property
+    def steps(self) -> int | None:
+        """How many steps lead from `low` to `high`; None without a step."""
+        return None if self.step is None else round((self.high - self.low) / self.step)
+
+    def on_grid(self, wanted: float, side: Side = "near") -> float:
+        """The value next to a number, up to rounding; beyond an end of the range that end."""
+        return _on_grid(self.low, self.high, self.step, wanted, side)
 
     @property
     def domain(self) -> str:
@@ -115,17 +141,12 @@ class FloatParameter(ParameterBase):
         value = float(setting) if self.unit is None else self._gib(float(setting), device_memory_bytes)
         return value if value is not None and self.contains(value) else Unread.OUTSIDE
 
-    def _on_grid(self, value: float) -> float:
-        if self.step is None:
-            return value
-        return round(self.low + self.step * round((value - self.low) / self.step), 9)
-
     def _gib(self, fraction: float, device_memory_bytes: int | None) -> float | None:
         """The roundest amount of memory that is the same fraction, or None when no value of the range is."""
         if device_memory_bytes is None:
             return None
         gib = fraction * device_memory_bytes / GIB
-        candidates = [self._on_grid(gib)] if self.step is not None else [round(gib, digits) for digits in range(7)]
+        candidates = [round(gib, digits) for digits in range(7)] if self.step is None else [round(self.on_grid(gib), 9)]
         candidates += [self.low, self.high]
         same = [g for g in candidates if memory_fraction(g, device_memory_bytes) == fraction and self.contains(g)]
         return same[0] if same else None
@@ -134,6 +155,21 @@ class FloatParameter(ParameterBase):
 def memory_fraction(gib: float, device_memory_bytes: int) -> float:
     """GiB as vLLM's fraction of the device's memory, to four decimals."""
     return round(gib * GIB / device_memory_bytes, _FRACTION_DECIMALS)
+
+
+def _on_grid(low: float, high: float, step: float | None, wanted: float, side: Side) -> float:
+    if wanted >= high:
+        return high
+    if wanted <= low:
+        return low
+    if step is None:
+        return wanted
+    steps = (wanted - low) / step
+    # A number that lies on the grid stays there, whatever its binary tail.
+    rounded = round(steps)
+    if abs(steps - rounded) > 1e-9 * max(1.0, abs(steps)) and side != "near":
+        rounded = math.ceil(steps) if side == "up" else math.floor(steps)
+    return min(low + step * rounded, high)
 
 
 def _scale(log: bool, step: float | None) -> str:

@@ -41,6 +41,10 @@ class SearchSpace:
         """The parameters that exist under these params: their conditions hold, and those of what they depend on."""
         return tuple(name for name in self.parameters if self._exists(name, params))
 
+    def existing(self, params: Mapping[str, ParamValue]) -> dict[str, ParamValue]:
+        """Those of the params that exist beside the others."""
+        return {name: params[name] for name in self.active(params) if name in params}
+
     def flags(self, params: Mapping[str, ParamValue], *, device_memory_bytes: int | None) -> dict[str, FlagValue]:
         """The flags that the params set, dotted ones merged into one JSON object per flag.
 
@@ -52,12 +56,10 @@ class SearchSpace:
         """
         self.check(params)
         flags: dict[str, FlagValue] = {}
-        for name in self.active(params):
-            if name not in params:
-                continue
-            settings = self.parameters[name].to_flags(name, params[name], device_memory_bytes=device_memory_bytes)
-            for flag, value in settings.items():
-                set_flag(flags, flag, value)
+        for name, value in self.existing(params).items():
+            settings = self.parameters[name].to_flags(name, value, device_memory_bytes=device_memory_bytes)
+            for flag, setting in settings.items():
+                set_flag(flags, flag, setting)
         return flags
 
     def check(self, params: Mapping[str, ParamValue]) -> None:

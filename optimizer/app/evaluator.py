@@ -9,7 +9,6 @@ from pathlib import Path
 from optimizer.app.session import HostState
 from optimizer.config import StudyConfig
 from optimizer.config.evaluator import Evaluator
-from optimizer.host.processes import name_processes
 from optimizer.host.supervisor import Supervisor
 from optimizer.tuning.evaluator_pipeline import EvaluatorPipeline
 
@@ -45,9 +44,7 @@ async def evaluator_runner(
             wanted=wanted_metrics(config),
         )
     finally:
-        host.survivors.extend(await supervisor.close())
-        if host.survivors:
-            notice(f"{name_processes(host.survivors)} of the evaluator survive SIGKILL")
+        host.keep_survivors(await supervisor.close(), "evaluator", notice)
 
 
 def wanted_metrics(config: StudyConfig) -> tuple[str, ...]:

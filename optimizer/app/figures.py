@@ -19,7 +19,8 @@ from optimizer.objectives.intervals import metric_interval
 from optimizer.objectives.objective import CAPACITY, KNEE, objective_metrics
 from optimizer.objectives.score import check_failures, check_limit, overall
 from optimizer.report.json_view import finite
-from optimizer.report.measure_view import BoundView, LimitView, MeasureView, MetricView
+from optimizer.report.limit_view import LimitView, limit_view
+from optimizer.report.measure_view import BoundView, MeasureView, MetricView
 from optimizer.report.saturation import CurvePoint, saturation_curve
 
 _USUAL_BLOCK_TOKENS = 16
@@ -70,7 +71,7 @@ def figures(measurement: Measurement, question: Question) -> Figures:
     bound = judge_bound(measurement, _context(question))
     return Figures(
         metrics=[_metric(name, value, measurement, question) for name, value in values.items()],
-        limits=[_limit(constraint) for constraint in constraints] if question.limits else [],
+        limits=[limit_view(constraint) for constraint in constraints] if question.limits else [],
         verdict=overall(constraints).value if question.limits else None,
         bound=BoundView(kind=bound.kind.value, detail=bound.detail, evidence=list(bound.evidence)),
         notes=[
@@ -119,19 +120,6 @@ def _metric(name: str, value: float | None, measurement: Measurement, question: 
         low=None if interval is None else finite(interval.low),
         high=None if interval is None else finite(interval.high),
         has_interval=interval is not None,
-    )
-
-
-def _limit(constraint: Constraint) -> LimitView:
-    return LimitView(
-        name=constraint.name,
-        limit=constraint.limit,
-        observed=finite(constraint.observed),
-        low=finite(constraint.low),
-        high=finite(constraint.high),
-        verdict=constraint.verdict.value,
-        requests=constraint.n,
-        effective_requests=constraint.n_effective,
     )
 
 

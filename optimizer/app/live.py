@@ -97,11 +97,7 @@ async def measure_live(
         ClientSpoiled: A load process failed.
         InputError: The workload does not fit the server.
     """
-    plan = server.plan(workload, seed)
-    watchers.stage("warming up")
-    await server.reset_cache()
-    await warm_up(server.endpoint, workload, plan)
-    watchers.stage("measuring")
+    plan = await _warmed_up(server, workload, seed, watchers)
 
     async def load(telemetry: Telemetry) -> LoadResult:
         return await run_load(
@@ -128,11 +124,7 @@ async def measure_offline(
         LoadFailed: No warm-up request was served.
         InputError: The workload does not fit the server.
     """
-    plan = server.plan(workload, seed)
-    watchers.stage("warming up")
-    await server.reset_cache()
-    await warm_up(server.endpoint, workload, plan)
-    watchers.stage("measuring")
+    plan = await _warmed_up(server, workload, seed, watchers)
 
     async def load(telemetry: Telemetry) -> LoadResult:
         return await run_offline(
@@ -197,6 +189,16 @@ async def sweep_live(
 
 def _say_level(say: Callable[[str], None], level: float, stage: str) -> None:
     say(f"level {level:g}: {stage}")
+
+
+async def _warmed_up(server: LiveServer, workload: Workload, seed: int, watchers: Watchers) -> RequestPlan:
+    """The requests to measure with, once the server has served those of the warm-up."""
+    plan = server.plan(workload, seed)
+    watchers.stage("warming up")
+    await server.reset_cache()
+    await warm_up(server.endpoint, workload, plan)
+    watchers.stage("measuring")
+    return plan
 
 
 async def _observed(server: LiveServer, load: Callable[[Telemetry], Awaitable[LoadResult]]) -> Measurement:

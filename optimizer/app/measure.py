@@ -299,12 +299,6 @@ def _view(
         workload=describe_workload(config.workload),
         seed=config.seed,
         confidence=question.rules.confidence,
-        metrics=[],
-        verdict=None,
-        limits=[],
-        stopped_by=None,
-        bound=None,
-        curve=None,
         notes=[*work.notes, *outcome.notes],
         folder=str(folder),
     )

@@ -91,7 +91,6 @@ def _capacity(found: CapacityFound, trial: TrialRecord) -> CapacityView:
         raise AssertionError("a capacity that was found has a score")
     return CapacityView(
         value=result.rate_per_s,
-        low=finite(score.low),
         high=finite(score.high),
         confidence=score.confidence,
         knee=finite(trial.metrics.get(KNEE)),

@@ -202,12 +202,6 @@ def _view(work: _Work, model: ServedModel, last: Measurement, *, complete: bool)
         workload=describe_workload(question.workload),
         seed=request.seed,
         confidence=USUAL_RULES.confidence,
-        metrics=[],
-        verdict=None,
-        limits=[],
-        stopped_by=None,
-        bound=None,
-        curve=None,
         notes=work.notes,
         folder=None,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,7 +20,7 @@ from optimizer.host.cpus import pin_this_process, split_cpus
 from optimizer.host.guard import Seen
 from optimizer.host.ledger import EngineLedger, open_ledger
 from optimizer.host.orphans import reap_orphans
-from optimizer.host.processes import name_processes
+from optimizer.host.processes import name_processes, tell_survivors
 
 RECORD_KEPT = "the record is complete and "
 """Said of a command that was stopped, where the same command goes on."""
@@ -34,6 +34,12 @@ class HostState:
 
     ledger: EngineLedger | None
     survivors: list[Seen]
+
+    def keep_survivors(self, left: Iterable[Seen], of: str, notice: Callable[[str], None]) -> None:
+        """Add what is left at the end of a launcher, and tell of all that could not be ended."""
+        self.survivors.extend(left)
+        if self.survivors:
+            notice(tell_survivors(f"{name_processes(self.survivors)} of the {of}"))
 
 
 def clear_host(notice: Callable[[str], None]) -> HostState:
@@ -84,9 +90,7 @@ async def launched_engines(
     try:
         yield launcher
     finally:
-        host.survivors.extend(await launcher.close())
-        if host.survivors:
-            notice(f"{name_processes(host.survivors)} of the engine survive SIGKILL and may hold its memory")
+        host.keep_survivors(await launcher.close(), "engine", notice)
 
 
 async def interruptible(work: Coroutine[Any, Any, T], host: HostState, *, kept: str = "") -> T:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from optimizer.core.engine_config import FlagValue
-from optimizer.search_spaces import ChoiceParameter, FloatParameter, IntParameter, Parameter, get_flag
+from optimizer.search_spaces import FloatParameter, IntParameter, Parameter, get_flag
 
 COMPILED_FLAGS: Final = frozenset(
     {
@@ -57,8 +57,6 @@ def compiles(flags: Mapping[str, FlagValue]) -> bool:
 
 def value_count(parameter: Parameter) -> float:
     """How many values a parameter has; infinite for a range without steps."""
-    if isinstance(parameter, IntParameter):
-        return (parameter.high - parameter.low) // parameter.step + 1
-    if isinstance(parameter, FloatParameter):
-        return math.inf if parameter.step is None else round((parameter.high - parameter.low) / parameter.step) + 1
-    return len(parameter.values) if isinstance(parameter, ChoiceParameter) else 2
+    if isinstance(parameter, IntParameter | FloatParameter):
+        return math.inf if parameter.steps is None else parameter.steps + 1
+    return len(parameter.values)

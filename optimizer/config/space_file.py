@@ -20,6 +20,7 @@ from optimizer.config.aims import VerdictSection, check_aims
 from optimizer.config.baseline import ServeCommand, parse_serve_command
 from optimizer.config.flag_tables import STATIC_TABLES, FlagTables
 from optimizer.config.models import ModelSource, package_folder, resolve_model
+from optimizer.config.named_file import built_in_names, find_file
 from optimizer.config.problems import input_error, nearest
 from optimizer.config.search_options import share_of
 from optimizer.config.secret_names import is_secret_setting, is_secret_variable
@@ -283,7 +284,7 @@ class SpaceFile(BaseModel):
 
 def built_in_spaces() -> list[SpaceFile]:
     """The spaces that come with the package, by name."""
-    return [load_space(name) for name in _built_in_names()]
+    return [load_space(name) for name in built_in_names(_built_in())]
 
 
 def load_space(name_or_path: str) -> SpaceFile:
@@ -292,19 +293,9 @@ def load_space(name_or_path: str) -> SpaceFile:
     Raises:
         InputError: There is no such space, or its file is wrong.
     """
-    names = _built_in_names()
-    if name_or_path in names:
-        path = package_folder("builtin") / f"{name_or_path}.yaml"
-        return SpaceFile.from_data(read_yaml(path, origin=path.name), origin=path.name, folder=path.parent)
-    path = Path(name_or_path).expanduser()
-    looks_like_path = "/" in name_or_path or path.suffix in (".yaml", ".yml")
-    if not looks_like_path and not path.is_file():
-        raise InputError(
-            f"there is no space {name_or_path!r}{nearest(name_or_path, names)}",
-            hint=f"built-in: {', '.join(names)}; or give the path of a YAML file",
-        )
-    return SpaceFile.from_data(read_yaml(path, origin=str(path)), origin=str(path), folder=path.parent)
+    path, origin = find_file(name_or_path, _built_in(), "space")
+    return SpaceFile.from_data(read_yaml(path, origin=origin), origin=origin, folder=path.parent)
 
 
-def _built_in_names() -> list[str]:
-    return sorted(path.stem for path in package_folder("builtin").glob("*.yaml"))
+def _built_in() -> Path:
+    return package_folder("builtin")

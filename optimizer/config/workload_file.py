@@ -8,9 +8,9 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from optimizer.config.problems import input_error, nearest
+from optimizer.config.named_file import built_in_names, find_file
+from optimizer.config.problems import input_error
 from optimizer.config.yaml_reader import read_yaml
-from optimizer.core.errors import InputError
 from optimizer.load import Workload
 from optimizer.load.sources import FOLDER
 
@@ -22,7 +22,7 @@ def _folder() -> Path:
 
 def built_in_workloads() -> list[Workload]:
     """The workloads that come with the package, by name."""
-    return [load_workload(name) for name in _names()]
+    return [load_workload(name) for name in built_in_names(_folder())]
 
 
 def load_workload(name_or_path: str) -> Workload:
@@ -32,17 +32,8 @@ def load_workload(name_or_path: str) -> Workload:
         InputError: There is no such workload, or its file or a row of its requests is wrong; file, key or line, and
             value are named.
     """
-    names = _names()
-    if name_or_path in names:
-        return _read(_folder() / f"{name_or_path}.yaml", origin=f"{name_or_path}.yaml")
-    path = Path(name_or_path).expanduser()
-    looks_like_path = "/" in name_or_path or path.suffix in (".yaml", ".yml")
-    if not looks_like_path and not path.is_file():
-        raise InputError(
-            f"there is no workload {name_or_path!r}{nearest(name_or_path, names)}",
-            hint=f"built-in: {', '.join(names)}; or give the path of a YAML file",
-        )
-    return _read(path, origin=str(path))
+    path, origin = find_file(name_or_path, _folder(), "workload")
+    return _read(path, origin=origin)
 
 
 def _read(path: Path, *, origin: str) -> Workload:
@@ -62,7 +53,3 @@ def check_requests(workload: Workload) -> None:
         InputError: The file is wrong; the line is named.
     """
     _ = workload.dataset
-
-
-def _names() -> list[str]:
-    return sorted(path.stem for path in _folder().glob("*.yaml"))

@@ -5,12 +5,14 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from optimizer.core.engine_config import JsonValue
 from optimizer.core.errors import HostError
+
+GO_ON_HINT = "free some space, then run the same command again: it goes on where it stopped"
 
 
 def make_folder(path: Path, *, hint: str = "choose another with --storage") -> Path:
@@ -28,6 +30,23 @@ def make_folder(path: Path, *, hint: str = "choose another with --storage") -> P
     except OSError as error:
         raise HostError(f"cannot create folder {path}: {error.strerror}", hint=hint) from error
     return path
+
+
+def keep_file(path: Path, write: Callable[[Path], object], *, hint: str = GO_ON_HINT) -> None:
+    """Write a file that must not be missed.
+
+    Args:
+        path: The file.
+        write: Writes it, given its path.
+        hint: What to do when that is not possible.
+
+    Raises:
+        HostError: The disk is full, or the folder is gone or not ours to write.
+    """
+    try:
+        write(path)
+    except OSError as error:
+        raise HostError(f"cannot write {path}: {error.strerror}", hint=hint) from error
 
 
 def write_json(path: Path, value: JsonValue) -> None:

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from optimizer.core.errors import HostError
 from optimizer.core.record import ProcessIdentity
-from optimizer.host.files import make_folder, write_json
+from optimizer.host.files import keep_file, make_folder, write_json
 from optimizer.host.guard import ProcessKey
 from optimizer.host.processes import boot_id, is_alive
 
@@ -82,11 +82,7 @@ class EngineLedger:
         Raises:
             HostError: The file cannot be written.
         """
-        path = self._path(entry.mark)
-        try:
-            write_json(path, entry.model_dump(mode="json"))
-        except OSError as error:
-            raise HostError(f"cannot write {path}: {error.strerror}", hint=_HINT) from error
+        keep_file(self._path(entry.mark), lambda to: write_json(to, entry.model_dump(mode="json")), hint=_HINT)
 
     def remove(self, mark: str) -> None:
         """Forget a guard of which nothing is left."""

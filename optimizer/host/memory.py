@@ -1,4 +1,7 @@
-"""How much memory vLLM takes its fraction of, when it runs on the CPU."""
+"""How much memory vLLM takes its fraction of, when it runs on the CPU.
+
+As vLLM does, this asks the root of the cgroups for a limit; what is left (`memory_left`) is asked of our own cgroup.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,10 @@ from pathlib import Path
 
 import psutil
 
-_SYSFS = Path("/sys")
+from optimizer.host.kernel_files import CGROUP_V1, CGROUP_V2, SYSFS, memory_limit_bytes
 
 
-def engine_memory_bytes(sysfs: Path = _SYSFS, *, core: int | None = None) -> int:
+def engine_memory_bytes(sysfs: Path = SYSFS, *, core: int | None = None) -> int:
     """Total memory that vLLM's CPU worker multiplies `--gpu-memory-utilization` with.
 
     That is the total of the NUMA node of the engine's first core, clamped to the cgroup's limit
@@ -22,8 +25,9 @@ def engine_memory_bytes(sysfs: Path = _SYSFS, *, core: int | None = None) -> int
         core: The engine's first core; None stands for the first that this process is allowed.
     """
     total = _node_total_bytes(sysfs, min(os.sched_getaffinity(0)) if core is None else core)
-    limit = _cgroup_limit_bytes(sysfs)
-    return min(total, limit) if limit is not None else total
+    limits = [memory_limit_bytes(sysfs / root) for root in (CGROUP_V2, CGROUP_V1)]
+    limit = next((limit for limit in limits if limit is not None), total)
+    return min(total, limit)
 
 
 def _node_total_bytes(sysfs: Path, cpu: int) -> int:
@@ -34,14 +38,3 @@ def _node_total_bytes(sysfs: Path, cpu: int) -> int:
                 if fields[2] == "MemTotal:":
                     return int(fields[3]) * 1024
     return int(psutil.virtual_memory().total)
-
-
-def _cgroup_limit_bytes(sysfs: Path) -> int | None:
-    """The limit of cgroup 2, or else of cgroup 1, which says a number beyond all memory when there is none."""
-    for path in ("fs/cgroup/memory.max", "fs/cgroup/memory/memory.limit_in_bytes"):
-        file = sysfs / path
-        if file.exists():
-            text = file.read_text(encoding="ascii").strip()
-            if text != "max":
-                return int(text)
-    return None

@@ -5,10 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-_PROC = Path("/proc")
-_SYSFS = Path("/sys")
-_CGROUP_V1 = "fs/cgroup/memory"
-_CGROUP_V2 = "fs/cgroup"
+from optimizer.host.kernel_files import CGROUP_V1, CGROUP_V2, PROC, SYSFS, counts, lines, memory_limit_bytes, number
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +22,7 @@ class MemoryLeft:
     oom_kills: int | None
 
 
-def memory_left(proc: Path = _PROC, sysfs: Path = _SYSFS) -> MemoryLeft:
+def memory_left(proc: Path = PROC, sysfs: Path = SYSFS) -> MemoryLeft:
     """The memory now.
 
     Args:
@@ -33,12 +30,12 @@ def memory_left(proc: Path = _PROC, sysfs: Path = _SYSFS) -> MemoryLeft:
         sysfs: Where its sysfs is.
     """
     cgroup = _own_cgroup(proc, sysfs)
-    available = _counts(proc / "meminfo").get("MemAvailable:", 0) * 1024
+    available = counts(proc / "meminfo").get("MemAvailable:", 0) * 1024
     room = None if cgroup is None else _room_bytes(cgroup)
     kills = None if cgroup is None else _oom_kills(cgroup)
     return MemoryLeft(
         available_bytes=available if room is None else min(available, room),
-        oom_kills=_counts(proc / "vmstat").get("oom_kill") if kills is None else kills,
+        oom_kills=counts(proc / "vmstat").get("oom_kill") if kills is None else kills,
     )
 
 
@@ -47,11 +44,11 @@ def _own_cgroup(proc: Path, sysfs: Path) -> Path | None:
 
     A container sees its own cgroup as the root of the hierarchy, whatever `/proc/self/cgroup` calls it.
     """
-    for line in _lines(proc / "self/cgroup"):
+    for line in lines(proc / "self/cgroup"):
         _, controllers, path = line.split(":", 2)
         if controllers and "memory" not in controllers.split(","):
             continue
-        hierarchy = sysfs / (_CGROUP_V1 if controllers else _CGROUP_V2)
+        hierarchy = sysfs / (CGROUP_V1 if controllers else CGROUP_V2)
         for folder in (hierarchy / path.strip("/"), hierarchy):
             if _events(folder).is_file():
                 return folder
@@ -65,35 +62,15 @@ def _events(folder: Path) -> Path:
 
 
 def _oom_kills(folder: Path) -> int | None:
-    return _counts(_events(folder)).get("oom_kill")
+    return counts(_events(folder)).get("oom_kill")
 
 
 def _room_bytes(folder: Path) -> int | None:
     """What the cgroup's limit leaves, file pages that may be dropped at once counted as free; None without a limit."""
-    limit, used = _number(folder / "memory.max"), _number(folder / "memory.current")
+    limit, used = memory_limit_bytes(folder), number(folder / "memory.current")
     if used is None:
-        limit, used = _number(folder / "memory.limit_in_bytes"), _number(folder / "memory.usage_in_bytes")
+        used = number(folder / "memory.usage_in_bytes")
     if limit is None or used is None:
         return None
-    stat = _counts(folder / "memory.stat")
+    stat = counts(folder / "memory.stat")
     return max(0, limit - used + stat.get("total_inactive_file", stat.get("inactive_file", 0)))
-
-
-def _counts(file: Path) -> dict[str, int]:
-    """Lines such as `oom_kill 3` or `MemAvailable:  1024 kB`, the first word to the number."""
-    rows = [line.split() for line in _lines(file)]
-    return {row[0]: int(row[1]) for row in rows if len(row) > 1 and row[1].isdigit()}
-
-
-def _number(file: Path) -> int | None:
-    """The one number of a file; None where it says `max`, or is not there."""
-    text = "".join(_lines(file))
-    return int(text) if text.isdigit() else None
-
-
-def _lines(file: Path) -> list[str]:
-    """None of a file that this kernel does not have, or does not show us."""
-    try:
-        return file.read_text(encoding="ascii", errors="replace").splitlines()
-    except OSError:
-        return []

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from optimizer.host.guard import Seen, end, look, processes_of_engine, remove_scratch
 from optimizer.host.ledger import EngineLedger, LedgerEntry
-from optimizer.host.processes import name_processes
+from optimizer.host.processes import name_processes, tell_survivors
 from optimizer.host.scratch import remove_shared_memory, shared_memory_of
 
 _GRACE_S = 3.0
@@ -33,12 +33,13 @@ class Remains:
 
     def __str__(self) -> str:
         of = f" of trial {self.entry.trial}" if self.entry.trial else ""
-        said = [f"an earlier run (pid {self.entry.owner.pid}) was killed and left processes{of} behind"]
-        if self.ended:
-            said.append(f"ended {name_processes(self.ended)}")
-        if self.left:
-            said.append(f"{name_processes(self.left)} survive SIGKILL and may hold memory")
-        return "; ".join(said)
+        said = f"an earlier run (pid {self.entry.owner.pid}) was killed and left processes{of} behind"
+        return "; ".join([said, *self.fates("ended")])
+
+    def fates(self, ended: str) -> list[str]:
+        """What became of the processes, for a message: first, after the words of `ended`, those that are gone."""
+        said = [f"{ended} {name_processes(self.ended)}"] if self.ended else []
+        return [*said, tell_survivors(name_processes(self.left))] if self.left else said
 
 
 def living(entry: LedgerEntry) -> list[Seen]:

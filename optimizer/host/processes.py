@@ -73,3 +73,8 @@ def our_processes(mark: str | None = None) -> list[OurProcess]:
 def name_processes(processes: Iterable[Seen | OurProcess]) -> str:
     """For a message: `4711 (VLLM::EngineCor), 4712 (python)`."""
     return ", ".join(f"{process.pid} ({process.name})" for process in processes)
+
+
+def tell_survivors(who: str) -> str:
+    """What is said of processes that could not be ended: `4711 (python) of the engine survive SIGKILL and may ...`."""
+    return f"{who} survive SIGKILL and may hold memory"

@@ -22,7 +22,7 @@ from optimizer.host.files import make_folder
 from optimizer.host.guard import MARK_VARIABLE, ProcessKey, Seen, remove_scratch
 from optimizer.host.ledger import EngineLedger, LedgerEntry, pid_namespace
 from optimizer.host.orphans import end_remains, living
-from optimizer.host.processes import TRIAL_VARIABLE, boot_id, identity_of, name_processes, own_identity
+from optimizer.host.processes import TRIAL_VARIABLE, boot_id, identity_of, own_identity
 from optimizer.host.scratch import SCRATCH_HINT, make_scratch, remove_shared_memory, shared_memory_of
 
 GUARD_SCRIPT = Path(guard_module.__file__)
@@ -290,9 +290,7 @@ class Supervisor:
             remove_scratch(self._entry.scratch, self._entry.mark)
             if self._ledger is not None:
                 self._ledger.remove(self._entry.mark)
-        ended = f"; ended without it: {name_processes(remains.ended)}" if remains.ended else ""
-        left = f"; {name_processes(remains.left)} survive SIGKILL and may hold memory" if remains.left else ""
-        return ended + left
+        return "".join(f"; {fate}" for fate in remains.fates("ended without it:"))
 
     def _engine_ended(self, exit_code: int) -> None:
         if self._engine is not None and not self._engine.exited.done():

@@ -35,7 +35,7 @@ from optimizer.load.completion import RequestTrace
 from optimizer.load.crew import Crew, local_crew
 from optimizer.load.failure import LoadFailed
 from optimizer.load.level import Levelling
-from optimizer.load.progress import LoadProgress
+from optimizer.load.progress import LoadProgress, ignore
 from optimizer.load.requests import RequestPlan
 from optimizer.load.result import WindowRecord
 from optimizer.load.saturation import is_saturated
@@ -52,19 +52,15 @@ PROGRESS_EVERY_S = 0.25
 LOOK_EVERY_S = 1.0
 
 
-def _ignore(*_: object) -> None:
-    """Stands in where the caller does not listen."""
-
-
 async def run_load(
     endpoint: EngineEndpoint,
     workload: Workload,
     plan: RequestPlan,
     *,
     stop_when: Callable[[LoadResult], StopReason | None] | None = None,
-    on_progress: Callable[[LoadProgress], None] = _ignore,
-    on_window_open: Callable[[], None] = _ignore,
-    on_window_close: Callable[[], None] = _ignore,
+    on_progress: Callable[[LoadProgress], None] = ignore,
+    on_window_open: Callable[[], None] = ignore,
+    on_window_close: Callable[[], None] = ignore,
     warm_up_extended: Callable[[], bool] = lambda: False,
     traces: list[RequestTrace] | None = None,
     processes: int = 1,

@@ -10,15 +10,11 @@ from optimizer.core.endpoint import EngineEndpoint
 from optimizer.core.measurement import LoadResult
 from optimizer.core.stop_reason import StopReason
 from optimizer.load.completion import LoadClient, RequestTrace, open_client
-from optimizer.load.progress import LoadProgress
+from optimizer.load.progress import LoadProgress, ignore
 from optimizer.load.requests import RequestPlan
 from optimizer.load.result import to_load_result
 
 _REPORT_EVERY_S = 0.25
-
-
-def _ignore(*_: object) -> None:
-    """Stands in where the caller does not listen."""
 
 
 async def run_offline(
@@ -27,9 +23,9 @@ async def run_offline(
     requests: int,
     *,
     limit_s: float,
-    on_progress: Callable[[LoadProgress], None] = _ignore,
-    on_window_open: Callable[[], None] = _ignore,
-    on_window_close: Callable[[], None] = _ignore,
+    on_progress: Callable[[LoadProgress], None] = ignore,
+    on_window_open: Callable[[], None] = ignore,
+    on_window_close: Callable[[], None] = ignore,
     traces: list[RequestTrace] | None = None,
 ) -> LoadResult:
     """Sends all requests at once; the window is the time until the last has ended.

@@ -18,3 +18,7 @@ class LoadProgress:
     done_requests: int
     elapsed_s: float
     window_s: float
+
+
+def ignore(*_: object) -> None:
+    """Stands in where the caller does not listen."""

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
 from optimizer.report.layout import heading, plain_table
+from optimizer.report.view import View
 from optimizer.report.wording import MISSING, number
 
 
-class RateView(BaseModel):
+class RateView(View):
     """One rate that was tried."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     rate_per_s: float = Field(description="Arrivals per second.")
     verdict: str = Field(description="Of all limits together: feasible, infeasible or undecided.")
@@ -23,14 +22,13 @@ class RateView(BaseModel):
     requests: int = Field(description="Requests that were counted.")
 
 
-class CapacityView(BaseModel):
+class CapacityView(View):
     """The capacity of one configuration, in requests per second."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    value: float | None = Field(description="Highest rate whose verdict is feasible; null when none is.")
-    low: float | None = Field(description="Lower end of its interval; null when there is none.")
-    high: float | None = Field(description="Upper end; null when unbounded.")
+    value: float | None = Field(
+        description="Highest rate whose verdict is feasible, and the lower end of its interval; null when none is."
+    )
+    high: float | None = Field(description="Upper end of the interval; null when unbounded.")
     confidence: float | None = Field(description="Two-sided, of that interval.")
     knee: float | None = Field(description="Where the limits seem to be used up.")
     infeasible_above: float | None = Field(description="Lowest infeasible rate above the capacity.")
@@ -57,9 +55,9 @@ def capacity_text(view: CapacityView) -> list[str]:
         lines = ["at none of the rates below all limits were shown to hold"]
     else:
         high = "unbounded" if view.high is None else f"{view.high:.4g}"
-        low = view.value if view.low is None else view.low
-        interval = "" if view.confidence is None else f" ({100 * view.confidence:.0f} % interval {low:.4g} to {high})"
-        lines = [f"all limits hold up to {view.value:.4g} requests/s{interval}"]
+        value = f"{view.value:.4g}"
+        interval = "" if view.confidence is None else f" ({100 * view.confidence:.0f} % interval {value} to {high})"
+        lines = [f"all limits hold up to {value} requests/s{interval}"]
     if view.infeasible_above is not None:
         lines.append(f"they do not hold at {view.infeasible_above:.4g} requests/s")
     if view.knee is not None:

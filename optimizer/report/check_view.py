@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
@@ -12,17 +12,14 @@ from rich.text import Text
 
 from optimizer.report.layout import copyable, heading, plain_table
 from optimizer.report.secrets import hide_secrets
+from optimizer.report.view import View
 from optimizer.report.wording import duration
 
 _STYLES = {"error": "bold red", "warning": "bold yellow", "advice": "bold cyan"}
 _GIB = 2**30
 
 
-class _View(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class FlagProblemView(_View):
+class FlagProblemView(View):
     """One flag, value or variable that the engine would not take."""
 
     where: str = Field(description="File and key, option, or `command`.")
@@ -31,7 +28,7 @@ class FlagProblemView(_View):
     instead: str | None = Field(description="What to write in its place; null when that is not known.")
 
 
-class FindingView(_View):
+class FindingView(View):
     """One anti-pattern."""
 
     rule: str = Field(description="Name of the rule.")
@@ -41,7 +38,7 @@ class FindingView(_View):
     where: str = Field(description="What to change.")
 
 
-class SpanView(_View):
+class SpanView(View):
     """A prediction: both ends of what is likely, and the middle."""
 
     low: float = Field(description="Low end.")
@@ -49,7 +46,7 @@ class SpanView(_View):
     high: float = Field(description="High end.")
 
 
-class MemoryView(_View):
+class MemoryView(View):
     """The memory of one launch, on one device."""
 
     setting: str = Field(description="Which launch: baseline, defaults or command.")
@@ -63,7 +60,7 @@ class MemoryView(_View):
     misfit: str | None = Field(description="Why it cannot start; null when it may.")
 
 
-class TimeView(_View):
+class TimeView(View):
     """How long the study will take, in seconds."""
 
     trials: int = Field(description="Trials of the study.")
@@ -72,7 +69,7 @@ class TimeView(_View):
     dominant: str = Field(description="The part that takes most of it.")
 
 
-class CheckView(_View):
+class CheckView(View):
     """`check --json`."""
 
     ok: bool = Field(description="Whether nothing is wrong; warnings and advice do not count.")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from rich.console import Console
 from rich.text import Text
 
@@ -14,15 +14,14 @@ from optimizer.report.json_view import finite
 from optimizer.report.layout import heading, plain_table
 from optimizer.report.runs import runs_text
 from optimizer.report.simulation import SIMULATED, is_simulated
+from optimizer.report.view import View
 from optimizer.report.wording import MISSING, change, duration, failure_text, metric_label, table_value, trial_seconds
 
 OUTCOME_STYLES = {"confirmed": "bold green", "not confirmed": "bold red", "undecided": "bold yellow"}
 
 
-class RatioView(BaseModel):
+class RatioView(View):
     """The ratio of the winner's figure to the baseline's."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     value: float = Field(description="Ratio of the geometric means.")
     low: float | None = Field(description="Lower end of its interval; null when unbounded.")
@@ -30,20 +29,16 @@ class RatioView(BaseModel):
     level: float = Field(description="Two-sided confidence of the interval.")
 
 
-class LimitCountView(BaseModel):
+class LimitCountView(View):
     """One limit over the runs of one setting."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     held: int = Field(description="Runs in which it held.")
     broken: int = Field(description="Runs in which it did not.")
     open: int = Field(description="Runs that did not decide it.")
 
 
-class ConfirmationView(BaseModel):
+class ConfirmationView(View):
     """`confirm --json`."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     study: str = Field(description="Name of the study.")
     winner: int = Field(description="Number of the trial that is confirmed.")

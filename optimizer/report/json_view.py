@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import Field, JsonValue
 
 from optimizer.core.confirmation import study_trials
 from optimizer.core.engine_config import EngineConfig
@@ -16,6 +16,7 @@ from optimizer.report.changes import baseline_of
 from optimizer.report.export import command_argv, exported_env, exported_flags, improvement
 from optimizer.report.nearest import Relaxation, best_relaxation, binding_limit, least_relaxation, nearest_miss
 from optimizer.report.secrets import hide_secrets
+from optimizer.report.view import View
 
 ALWAYS_PRESENT_METRICS = (
     "output_tokens_per_s",
@@ -28,11 +29,7 @@ ALWAYS_PRESENT_METRICS = (
 """Keys of every trial's `metrics`, null where there is no figure; others follow as measured."""
 
 
-class _View(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class StudySummary(_View):
+class StudySummary(View):
     """One study in `status --json`."""
 
     study: str = Field(description="Name of the study.")
@@ -40,13 +37,13 @@ class StudySummary(_View):
     best: int | None = Field(description="Number of the best feasible trial; null when there is none.")
 
 
-class StudyList(_View):
+class StudyList(View):
     """`status --json`."""
 
     studies: list[StudySummary] = Field(description="Every study of the history.")
 
 
-class FailureView(_View):
+class FailureView(View):
     """Why a trial has no measurement."""
 
     kind: str = Field(description="What went wrong, such as `kv_cache_too_small`.")
@@ -55,7 +52,7 @@ class FailureView(_View):
     evidence: list[str] = Field(description="Lines that tell it, most telling first.")
 
 
-class TrialView(_View):
+class TrialView(View):
     """One trial in `status --study N --json`."""
 
     number: int = Field(description="0 is the baseline, 1 the defaults; from 1,000,000 on, role confirm.")
@@ -68,7 +65,7 @@ class TrialView(_View):
     failure: FailureView | None = Field(description="Null when it did not fail.")
 
 
-class BindingView(_View):
+class BindingView(View):
     """The limit that most measured trials do not meet."""
 
     limit: str = Field(description="Metric name of the limit.")
@@ -76,7 +73,7 @@ class BindingView(_View):
     of: int = Field(description="Trials that were judged by it.")
 
 
-class NearestView(_View):
+class NearestView(View):
     """The measured trial that comes nearest to meeting every limit."""
 
     trial: int = Field(description="Its number.")
@@ -84,7 +81,7 @@ class NearestView(_View):
     excess_percent: float | None = Field(description="How far its worst metric lies over the limit; 0 if undecided.")
 
 
-class RelaxationView(_View):
+class RelaxationView(View):
     """One limit that, relaxed alone, would let a trial meet all."""
 
     trial: int = Field(description="The trial's number.")
@@ -95,7 +92,7 @@ class RelaxationView(_View):
     sure: bool = Field(description="False when the run was too short for an upper end: `needed` is what was observed.")
 
 
-class NothingFeasibleView(_View):
+class NothingFeasibleView(View):
     """What a study without a feasible trial tells; null where nothing was measured that could tell it."""
 
     binding: BindingView | None = Field(description="The limit that binds.")
@@ -104,7 +101,7 @@ class NothingFeasibleView(_View):
     best_relaxation: RelaxationView | None = Field(description="That which makes the best trial feasible.")
 
 
-class RecommendedView(_View):
+class RecommendedView(View):
     """The setting to use, by all that the trials tell; `export` gives it."""
 
     trial: int = Field(description="Number of the first feasible trial that measured it.")
@@ -116,7 +113,7 @@ class RecommendedView(_View):
     reason: str = Field(description="Why this one.")
 
 
-class StudyView(_View):
+class StudyView(View):
     """`status --study N --json`."""
 
     study: str = Field(description="Name of the study.")
@@ -128,7 +125,7 @@ class StudyView(_View):
     trials: list[TrialView] = Field(description="Every trial, by number.")
 
 
-class ExportView(_View):
+class ExportView(View):
     """`export --format json`."""
 
     argv: list[str] = Field(description="The command that starts the setting.")

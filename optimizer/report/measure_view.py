@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
 from optimizer.report.capacity_view import CapacityView, print_capacity
 from optimizer.report.layout import copyable, heading, labelled, plain_table
+from optimizer.report.limit_view import LimitView
 from optimizer.report.saturation import SaturationCurve, print_curve
 from optimizer.report.secrets import hide_secrets
 from optimizer.report.simulation import SIMULATED
+from optimizer.report.view import View
 from optimizer.report.wording import MISSING, metric_label, metric_value, number, table_value
 
 OFFLINE = "OFFLINE: all requests at once. This is batch throughput; no server in use has these latencies or this rate."
@@ -21,11 +23,7 @@ _WIDE_COLUMNS = 100
 """From this width on there is room for the names that scripts use."""
 
 
-class _View(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class MetricView(_View):
+class MetricView(View):
     """One metric."""
 
     name: str = Field(description="Name, with its unit at the end.")
@@ -35,20 +33,7 @@ class MetricView(_View):
     has_interval: bool = Field(description="Whether an interval can be told at all; an end of it may be unbounded.")
 
 
-class LimitView(_View):
-    """One limit, and what its verdict rests on."""
-
-    name: str = Field(description="The limited metric.")
-    limit: float = Field(description="Its limit, in the metric's unit.")
-    observed: float | None = Field(description="What was measured; failed requests count as infinitely slow.")
-    low: float | None = Field(description="Lower end of the interval; null when unbounded.")
-    high: float | None = Field(description="Upper end; null when unbounded.")
-    verdict: str = Field(description="feasible, infeasible or undecided.")
-    requests: int | None = Field(description="Requests, or gaps, that were judged.")
-    effective_requests: float | None = Field(description="How many independent ones they are worth.")
-
-
-class BoundView(_View):
+class BoundView(View):
     """What bound the run."""
 
     kind: str = Field(description="Such as `kv_pool`, `api_server`, `client` or `unknown`.")
@@ -56,7 +41,7 @@ class BoundView(_View):
     evidence: list[str] = Field(description="What else was seen, a figure each.")
 
 
-class MeasureView(_View):
+class MeasureView(View):
     """`measure --json`."""
 
     subject: str = Field(description="What was measured: the command, or the server's address.")
@@ -68,12 +53,12 @@ class MeasureView(_View):
     workload: str = Field(description="The traffic in a line.")
     seed: int = Field(description="Of lengths and arrivals.")
     confidence: float = Field(description="Two-sided confidence of the intervals.")
-    metrics: list[MetricView] = Field(description="Every metric; empty in a sweep.")
-    verdict: str | None = Field(description="feasible, infeasible or undecided; null without limits.")
-    limits: list[LimitView] = Field(description="One per limit, and that on failures.")
-    stopped_by: str | None = Field(description="Why the window closed, such as `decided` or `budget`.")
-    bound: BoundView | None = Field(description="What bound the run.")
-    curve: SaturationCurve | None = Field(description="Of a sweep.")
+    metrics: list[MetricView] = Field([], description="Every metric; empty in a sweep.")
+    verdict: str | None = Field(None, description="feasible, infeasible or undecided; null without limits.")
+    limits: list[LimitView] = Field([], description="One per limit, and that on failures.")
+    stopped_by: str | None = Field(None, description="Why the window closed, such as `decided` or `budget`.")
+    bound: BoundView | None = Field(None, description="What bound the run.")
+    curve: SaturationCurve | None = Field(None, description="Of a sweep.")
     capacity: CapacityView | None = Field(None, description="Of a search for the capacity.")
     notes: list[str] = Field(description="Remarks for a person.")
     folder: str | None = Field(description="Where engine log and request samples lie.")

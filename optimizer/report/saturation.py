@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from rich.console import Console
 from rich.text import Text
 
 from optimizer.report.layout import heading, plain_table
+from optimizer.report.view import View
 from optimizer.report.wording import MISSING, metric_label, metric_value, number, table_value
 
 _BAR_COLUMNS = 24
@@ -17,10 +18,8 @@ _SHOWN = ("output_tokens_per_s", "requests_per_s", "p50_ttft_ms", "p99_ttft_ms",
 _FEWEST_FOR_A_KNEE = 3
 
 
-class CurvePoint(BaseModel):
+class CurvePoint(View):
     """One level of a sweep."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     level: float = Field(description="Requests in flight, or arrivals per second.")
     metrics: dict[str, float | None] = Field(description="Metric name to value, null where there is none.")
@@ -28,10 +27,8 @@ class CurvePoint(BaseModel):
     stopped_by: str | None = Field(description="Why the window closed, such as `saturated`.")
 
 
-class SaturationCurve(BaseModel):
+class SaturationCurve(View):
     """`measure --sweep`."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     unit: str = Field(description="Of the levels: `requests in flight` or `requests/s`.")
     points: list[CurvePoint] = Field(description="Lowest level first.")

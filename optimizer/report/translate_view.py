@@ -5,12 +5,13 @@ from __future__ import annotations
 import shlex
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from rich.console import Console
 from rich.text import Text
 
 from optimizer.report.layout import copyable, heading
 from optimizer.report.secrets import hide_secrets
+from optimizer.report.view import View
 
 _SAID = {
     "replaced": "replaced by",
@@ -21,10 +22,8 @@ _SAID = {
 }
 
 
-class ChangeView(BaseModel):
+class ChangeView(View):
     """One flag or variable that is not of today."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     flag: str = Field(description="As it was written, with its value.")
     outcome: Literal["replaced", "needless", "gone", "related", "unknown"] = Field(description="What became of it.")
@@ -32,10 +31,8 @@ class ChangeView(BaseModel):
     why: str = Field(description="What became of it, in a sentence.")
 
 
-class TranslationView(BaseModel):
+class TranslationView(View):
     """`translate --json`."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     ok: bool = Field(description="Whether every flag is known, today or from older days.")
     command: str = Field(description="Today's command, ready to paste; secrets are masked.")

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import Field, JsonValue
 
 from optimizer.core.failure import Failure
 from optimizer.core.record import AttemptRecord, TrialRecord
-from optimizer.core.scoring import Score
+from optimizer.core.scoring import Constraint, Score
 from optimizer.metrics import bound_in
 from optimizer.report.export import exported_env, exported_flags
 from optimizer.report.json_view import FailureView, TrialView, finite, trial_view
+from optimizer.report.limit_view import LimitView, limit_view
 from optimizer.report.secrets import hide_argument_secrets, hide_secrets
+from optimizer.report.view import View
 
 
-class _View(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class ConfigView(_View):
+class ConfigView(View):
     """What was launched."""
 
     engine: str = Field(description="Name of the engine.")
@@ -29,22 +27,14 @@ class ConfigView(_View):
     fingerprint: str = Field(description="Equal for equal settings.")
 
 
-class LimitView(_View):
-    """One limit against the measurement."""
+class LimitDetail(LimitView):
+    """One limit with all that is known of it."""
 
-    name: str = Field(description="The limited metric.")
-    limit: float = Field(description="Its limit, in the metric's unit.")
-    observed: float | None = Field(description="What was measured.")
-    low: float | None = Field(description="Lower end of the interval; null when unbounded.")
-    high: float | None = Field(description="Upper end of the interval; null when unbounded.")
     confidence: float | None = Field(description="Two-sided confidence of the interval; null in old records (0.95).")
-    requests: int | None = Field(description="Requests, or gaps between tokens, it rests on; null in old records.")
-    effective_requests: float | None = Field(description="Independent ones they are worth; null if not estimated.")
     violation: float | None = Field(description="log(observed / limit).")
-    verdict: str = Field(description="feasible, infeasible or undecided.")
 
 
-class ScoreView(_View):
+class ScoreView(View):
     """What the measurement is worth."""
 
     metric: str = Field(description="The objective's metric.")
@@ -52,7 +42,7 @@ class ScoreView(_View):
     low: float | None = Field(description="Lower end of the value's interval; null when unbounded or without one.")
     high: float | None = Field(description="Upper end of the value's interval.")
     confidence: float | None = Field(description="Two-sided confidence of that interval; null without one.")
-    limits: list[LimitView] = Field(description="One per limit.")
+    limits: list[LimitDetail] = Field(description="One per limit.")
 
 
 class FailureDetail(FailureView):
@@ -66,7 +56,7 @@ class FailureDetail(FailureView):
     facts: dict[str, float | None] = Field(description="Numbers the evidence states; names end in their unit.")
 
 
-class StageView(_View):
+class StageView(View):
     """One stage of an attempt."""
 
     stage: str = Field(description="launching, warming_up, measuring or stopping.")
@@ -74,7 +64,7 @@ class StageView(_View):
     duration_s: float | None = Field(description="Seconds; null while it lasts.")
 
 
-class AttemptView(_View):
+class AttemptView(View):
     """One try at the trial."""
 
     number: int = Field(description="1 is the first.")
@@ -133,28 +123,21 @@ def _config_view(trial: TrialRecord) -> ConfigView | None:
 
 
 def _score_view(score: Score) -> ScoreView:
-    limits = [
-        LimitView(
-            name=constraint.name,
-            limit=constraint.limit,
-            observed=finite(constraint.observed),
-            low=finite(constraint.low),
-            high=finite(constraint.high),
-            confidence=finite(constraint.confidence),
-            requests=constraint.n,
-            effective_requests=finite(constraint.n_effective),
-            violation=finite(constraint.violation),
-            verdict=constraint.verdict.value,
-        )
-        for constraint in score.constraints
-    ]
     return ScoreView(
         metric=score.metric,
         maximise=score.maximise,
         low=finite(score.low),
         high=finite(score.high),
         confidence=finite(score.confidence),
-        limits=limits,
+        limits=[_limit_detail(constraint) for constraint in score.constraints],
+    )
+
+
+def _limit_detail(constraint: Constraint) -> LimitDetail:
+    return LimitDetail(
+        **limit_view(constraint).model_dump(),
+        confidence=finite(constraint.confidence),
+        violation=finite(constraint.violation),
     )
 
 

@@ -75,7 +75,7 @@ def contradiction(
 def _kept(
     space: SearchSpace, rules: Sequence[Rule], flags_of: FlagsOf, full: Mapping[str, ParamValue]
 ) -> frozenset[int]:
-    flags = flags_of({name: full[name] for name in space.active(full)})
+    flags = flags_of(space.existing(full))
     return frozenset(index for index, rule in enumerate(rules) if rule.broken_by(flags) is None)
 
 

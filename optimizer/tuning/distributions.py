@@ -20,10 +20,8 @@ def distribution_of(parameter: Parameter) -> BaseDistribution:
             return IntDistribution(parameter.low, parameter.high, log=parameter.log, step=parameter.step)
         case FloatParameter():
             return FloatDistribution(parameter.low, parameter.high, log=parameter.log, step=parameter.step)
-        case ChoiceParameter():
+        case ChoiceParameter() | BoolParameter():
             return CategoricalDistribution(parameter.values)
-        case BoolParameter():
-            return CategoricalDistribution((False, True))
 
 
 def distributions_of(parameters: Mapping[str, Parameter]) -> dict[str, BaseDistribution]:
@@ -39,10 +37,8 @@ def suggest(trial: Trial, name: str, parameter: Parameter) -> ParamValue:
             value = trial.suggest_int(name, parameter.low, parameter.high, log=parameter.log, step=parameter.step)
         case FloatParameter():
             value = trial.suggest_float(name, parameter.low, parameter.high, log=parameter.log, step=parameter.step)
-        case ChoiceParameter():
+        case ChoiceParameter() | BoolParameter():
             value = trial.suggest_categorical(name, parameter.values)
-        case BoolParameter():
-            value = trial.suggest_categorical(name, (False, True))
     return _present(value)
 
 

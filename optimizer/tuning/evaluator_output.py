@@ -6,9 +6,9 @@ import os
 import signal
 from pathlib import Path
 
-from optimizer.core.errors import HostError
 from optimizer.core.failure import Blame, Failure, FailureKind
 from optimizer.core.trial import Stage
+from optimizer.host.files import keep_file
 from optimizer.tuning.evaluator_protocol import plain
 
 REQUEST = "evaluator_request.json"
@@ -26,13 +26,7 @@ def write_file(path: Path, text: str) -> None:
     Raises:
         HostError: The disk is full or the folder is gone.
     """
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise HostError(
-            f"cannot write {path}: {error.strerror}",
-            hint="free some space, then run the same command again: it goes on where it stopped",
-        ) from error
+    keep_file(path, lambda to: to.write_text(text, encoding="utf-8"))
 
 
 def size_bytes(path: Path) -> int:

@@ -19,10 +19,11 @@ from optimizer.search_spaces import (
     FloatParameter,
     Parameter,
     SearchSpace,
+    Side,
 )
 from optimizer.tuning.greybox.facts import ServingFacts
 from optimizer.tuning.nearest_fit import grid, nearest
-from optimizer.tuning.snapping import Side, snapped
+from optimizer.tuning.snapping import snapped
 from optimizer.tuning.strategy import Params
 
 _SEQS = "max-num-seqs"
@@ -102,7 +103,7 @@ def first_settings(
 
 
 def _legal(space: SearchSpace, full: Params, accepts: Accepts) -> Params | None:
-    params = {name: full[name] for name in space.active(full)}
+    params = space.existing(full)
     if accepts(params):
         return params
     # An answer may take milliseconds, and there are thousands of neighbours.
@@ -137,7 +138,7 @@ class _Plan:
 
     def existing(self, full: Params) -> Params:
         """Those parameters of a draft that exist in it."""
-        return {name: full[name] for name in self._space.active(full)}
+        return self._space.existing(full)
 
     def drafts(self) -> list[tuple[Params, str]]:
         """Every idea, whether or not it differs from the others in this space."""

@@ -71,9 +71,8 @@ def untried_flips(
     for name, parameter in space.parameters.items():
         if name not in here or not isinstance(parameter, ChoiceParameter | BoolParameter):
             continue
-        values = parameter.values if isinstance(parameter, ChoiceParameter) else (False, True)
-        for value in values:
-            params = _active(space, {**here, name: value})
+        for value in parameter.values:
+            params = space.existing({**here, name: value})
             if value != here[name] and not any(_holds(other, params) for other in tried):
                 flips.append(Flip(base.number, name, here[name], params))
     return flips
@@ -86,12 +85,7 @@ def shuffled(flips: list[Flip], rng: np.random.Generator) -> list[Flip]:
 
 def _with_defaults(space: SearchSpace, params: Mapping[str, ParamValue]) -> dict[str, ParamValue]:
     defaults = {name: p.default for name, p in space.parameters.items() if p.default is not None}
-    return _active(space, {**defaults, **params})
-
-
-def _active(space: SearchSpace, params: Mapping[str, ParamValue]) -> dict[str, ParamValue]:
-    """Those of the params that exist under them."""
-    return {name: params[name] for name in space.active(params) if name in params}
+    return space.existing({**defaults, **params})
 
 
 def _holds(other: dict[str, ParamValue], flip: dict[str, ParamValue]) -> bool:

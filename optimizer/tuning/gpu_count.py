@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from optimizer.core.engine_config import EngineConfig, FlagValue, canonical_flag
 from optimizer.core.record import ParamValue
 from optimizer.core.trial import TrialRole
-from optimizer.search_spaces import BoolParameter, ChoiceParameter, IntParameter, SearchSpace
+from optimizer.search_spaces import FloatParameter, Parameter, SearchSpace
 from optimizer.tuning.settings import Settings
 
 PARALLEL_FLAGS = ("tensor-parallel-size", "pipeline-parallel-size", "prefill-context-parallel-size")
@@ -49,7 +49,7 @@ def _proposals(space: SearchSpace) -> Iterator[dict[str, ParamValue]]:
     names = list(deciding)
     for values in itertools.product(*deciding.values()):
         chosen = {name: value for name, value in zip(names, values, strict=True) if value is not None}
-        yield {name: chosen[name] for name in space.active(chosen) if name in chosen}
+        yield space.existing(chosen)
 
 
 def _deciding(space: SearchSpace) -> dict[str, list[ParamValue | None]]:
@@ -71,13 +71,5 @@ def _deciding(space: SearchSpace) -> dict[str, list[ParamValue | None]]:
     return found
 
 
-def _values(parameter: object) -> list[ParamValue]:
-    match parameter:
-        case IntParameter():
-            return list(range(parameter.low, parameter.high + 1, parameter.step))
-        case ChoiceParameter():
-            return list(parameter.values)
-        case BoolParameter():
-            return [False, True]
-        case _:
-            return []
+def _values(parameter: Parameter) -> Sequence[ParamValue]:
+    return () if isinstance(parameter, FloatParameter) else parameter.values

@@ -9,11 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from optimizer.core.errors import HostError
+from optimizer.core.engine_config import JsonValue
 from optimizer.core.failure import Failure, FailureKind
 from optimizer.core.trial import Stage
-from optimizer.host.files import write_json
+from optimizer.host.files import keep_file, write_json
 from optimizer.host.gpus import Gpu
+from optimizer.host.processes import tell_survivors
 from optimizer.load.progress import LoadProgress
 from optimizer.metrics import GpuGauges
 from optimizer.tuning.gpu_account import CardAccount
@@ -108,10 +109,10 @@ class GpuPipeline:
         return _with_gpu_failure(outcome, failure or _strangers(accounts))
 
     def _give_up(self, gpus: Sequence[Gpu], pids: Sequence[int]) -> None:
-        """Processes survive SIGKILL, and NVML does not tell on which card: it may be any of this attempt's."""
+        """NVML does not tell on which card processes that could not be ended are: it may be any of this attempt's."""
         cards = " and ".join(gpu.label for gpu in gpus)
         listed = ", ".join(map(str, pids))
-        self._hold.set_aside(gpus, f"{cards}: set aside, since process {listed} of an engine survives SIGKILL")
+        self._hold.set_aside(gpus, f"{cards}: set aside, since {tell_survivors(f'processes {listed} of an engine')}")
 
     @contextlib.asynccontextmanager
     async def _watching(
@@ -162,7 +163,5 @@ def _with_gpu_failure(outcome: AttemptOutcome, failure: Failure | None) -> Attem
 
 
 def _keep(path: Path, accounts: Mapping[str, CardAccount], took_s: float) -> None:
-    try:
-        write_json(path, {"clean_after_s": took_s, "gpus": [account.as_dict() for account in accounts.values()]})
-    except OSError as error:
-        raise HostError(f"cannot write {path}: {error.strerror}", hint="free some space, then run it again") from error
+    told: JsonValue = {"clean_after_s": took_s, "gpus": [account.as_dict() for account in accounts.values()]}
+    keep_file(path, lambda to: write_json(to, told))

@@ -27,10 +27,8 @@ MOST_STEPS = 100_000
 def grid(parameter: Parameter, points: int = GRID_POINTS) -> tuple[ParamValue, ...]:
     """Values that stand for all of the parameter's: every choice, or points of its range on its own scale."""
     match parameter:
-        case ChoiceParameter():
+        case ChoiceParameter() | BoolParameter():
             return parameter.values
-        case BoolParameter():
-            return (False, True)
         case IntParameter() | FloatParameter():
             return _points(parameter, points)
 
@@ -70,7 +68,7 @@ def nearest(space: SearchSpace, full: Mapping[str, ParamValue], accepts: Accepts
         steps = sorted(_changes(moves, changes), key=lambda step: step[0])
         for _, changed in steps:
             values = {**full, **changed}
-            params = {name: values[name] for name in space.active(values)}
+            params = space.existing(values)
             # A change of what does not exist is none.
             key = frozenset(params.items())
             if any(name not in params for name in changed) or key in seen:
@@ -96,15 +94,8 @@ def _changes(moves: Mapping[str, list[tuple[float, ParamValue]]], count: int) ->
 def _points(parameter: IntParameter | FloatParameter, count: int) -> tuple[ParamValue, ...]:
     spaced = np.geomspace if parameter.log else np.linspace
     distribution = distribution_of(parameter)
-    points: list[ParamValue] = []
-    for value in spaced(parameter.low, parameter.high, count):
-        point: ParamValue = float(min(max(value, parameter.low), parameter.high))
-        if parameter.step is not None:
-            steps = round((float(point) - parameter.low) / parameter.step)
-            point = parameter.low + steps * parameter.step
-        if isinstance(parameter, IntParameter):
-            point = round(float(point))
-        points.append(tidy(point, distribution))
+    numbers = spaced(parameter.low, parameter.high, count)
+    points = [tidy(parameter.on_grid(float(number)), distribution) for number in numbers]
     return tuple(dict.fromkeys(point for point in points if parameter.contains(point)))
 
 

@@ -119,7 +119,7 @@ class MemoryPrescreen:
         known = self._known()
 
         def foretold(full: Params) -> tuple[Params, MemoryPrediction | None]:
-            params = {name: full[name] for name in space.active(full)}
+            params = space.existing(full)
             return params, self._predicted(self._config(params), *known)
 
         def shortfall(full: Params) -> float:

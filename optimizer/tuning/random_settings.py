@@ -23,14 +23,12 @@ def random_setting(parameters: Mapping[str, Parameter], rng: np.random.Generator
 def random_value(parameter: Parameter, rng: np.random.Generator) -> ParamValue:
     """One value of the parameter: every choice and every step alike, a range evenly on its scale."""
     match parameter:
-        case ChoiceParameter():
-            return parameter.values[int(rng.integers(len(parameter.values)))]
-        case BoolParameter():
-            return bool(rng.integers(2))
-        case IntParameter():
-            return _whole(parameter, rng)
         case FloatParameter():
             return tidy(_number(parameter, rng), distribution_of(parameter))
+        case IntParameter() if parameter.log:
+            return _whole(parameter, rng)
+        case _:
+            return parameter.values[int(rng.integers(len(parameter.values)))]
 
 
 def neighbour(parameter: Parameter, value: ParamValue, rng: np.random.Generator) -> ParamValue:
@@ -42,26 +40,19 @@ def neighbour(parameter: Parameter, value: ParamValue, rng: np.random.Generator)
         moved = math.exp(math.log(value) + rng.normal() * _STEP_SHARE * math.log(high / low))
     else:
         moved = value + rng.normal() * _STEP_SHARE * (high - low)
-    step = parameter.step
-    if step is not None:
-        moved = low + step * round((moved - low) / step)
-    inside = min(max(moved, low), high)
-    return round(inside) if isinstance(parameter, IntParameter) else tidy(inside, distribution_of(parameter))
+    return tidy(parameter.on_grid(moved), distribution_of(parameter))
 
 
 def _whole(parameter: IntParameter, rng: np.random.Generator) -> int:
-    if not parameter.log:
-        steps = (parameter.high - parameter.low) // parameter.step
-        return parameter.low + parameter.step * int(rng.integers(steps + 1))
     # Half a step beyond both ends, so that they are as likely as their neighbours.
     value = math.exp(rng.uniform(math.log(parameter.low - 0.5), math.log(parameter.high + 0.5)))
-    return min(max(round(value), parameter.low), parameter.high)
+    return parameter.on_grid(value)
 
 
 def _number(parameter: FloatParameter, rng: np.random.Generator) -> float:
-    if parameter.step is not None:
-        steps = round((parameter.high - parameter.low) / parameter.step)
-        return min(parameter.low + parameter.step * int(rng.integers(steps + 1)), parameter.high)
+    step, steps = parameter.step, parameter.steps
+    if step is not None and steps is not None:
+        return min(parameter.low + step * int(rng.integers(steps + 1)), parameter.high)
     if parameter.log:
         value = math.exp(rng.uniform(math.log(parameter.low), math.log(parameter.high)))
     else:

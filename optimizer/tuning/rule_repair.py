@@ -55,7 +55,7 @@ class RuleRepair:
         """
         values = dict(full)
         for _ in range(_STEPS):
-            broken = self._broken(rules, self._existing(values))
+            broken = self._broken(rules, self._space.existing(values))
             if not broken:
                 return values
             moves = list(self._moves(broken[int(rng.integers(len(broken)))], values))
@@ -75,7 +75,7 @@ class RuleRepair:
         if every is not None:
             for values in every:
                 full = {**base, **values}
-                if self.keeps(rules, self._existing(full)):
+                if self.keeps(rules, self._space.existing(full)):
                     return full, True
             return None, True
         for _ in range(_RESTARTS):
@@ -95,14 +95,14 @@ class RuleRepair:
         if rng.random() < _BLIND_STEPS:
             name, value = moves[int(rng.integers(len(moves)))]
             return {name: value}
-        left = [len(self._broken(rules, self._existing({**values, name: value}))) for name, value in moves]
+        left = [len(self._broken(rules, self._space.existing({**values, name: value}))) for name, value in moves]
         best = [move for move, count in zip(moves, left, strict=True) if count == min(left)]
         name, value = best[int(rng.integers(len(best)))]
         return {name: value}
 
     def _moves(self, rule: Rule, values: Params) -> Iterator[tuple[str, ParamValue]]:
         """Changes of one parameter after which the rule may hold."""
-        params = self._existing(values)
+        params = self._space.existing(values)
         flags = self._flags_of(params)
         for name in self._concerned((rule,)):
             parameter = self._space.parameters[name]
@@ -134,24 +134,18 @@ class RuleRepair:
         products = itertools.product(*(one or () for one in values))
         return (dict(zip(names, combination, strict=True)) for combination in products)
 
-    def _existing(self, values: Mapping[str, ParamValue]) -> Params:
-        return {name: values[name] for name in self._space.active(values)}
-
 
 def all_values(space: SearchSpace, name: str) -> Sequence[ParamValue] | None:
     """Every value of a parameter; None when there are too many, or it is no discrete one."""
     parameter = space.parameters[name]
     match parameter:
         case ChoiceParameter() | BoolParameter():
-            return grid(parameter)
+            return parameter.values
         case IntParameter():
-            whole = range(parameter.low, parameter.high + 1, parameter.step)
-            return whole if len(whole) <= MOST_SETTINGS else None
+            return parameter.values if parameter.steps < MOST_SETTINGS else None
         case FloatParameter():
-            if parameter.step is None:
-                return None
-            steps = round((parameter.high - parameter.low) / parameter.step)
-            return grid(parameter, steps + 1) if steps < MOST_SETTINGS else None
+            steps = parameter.steps
+            return None if steps is None or steps >= MOST_SETTINGS else grid(parameter, steps + 1)
 
 
 def settings_of(space: SearchSpace, most: int) -> list[Params] | None:

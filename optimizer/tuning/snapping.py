@@ -3,43 +3,24 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
 
 from optimizer.core.record import ParamValue
-from optimizer.search_spaces import ChoiceParameter, FloatParameter, IntParameter, Parameter
-
-Side = Literal["up", "down", "near"]
-"""Not below what is wanted, not above it, or whichever is nearer; where there is none on that side, the last one."""
+from optimizer.search_spaces import ChoiceParameter, FloatParameter, IntParameter, Parameter, Side
 
 _DECIMALS = 9
 
 
 def snapped(parameter: Parameter, wanted: float, side: Side) -> ParamValue | None:
-    """A legal value; None for a parameter that has no numbers."""
+    """A legal value, the last one where there is none on that side; None for a parameter that has no numbers."""
     match parameter:
         case IntParameter():
-            return int(_on_grid(parameter.low, parameter.high, parameter.step, wanted, side))
+            return parameter.on_grid(wanted, side)
         case FloatParameter():
-            return round(_on_grid(parameter.low, parameter.high, parameter.step, wanted, side), _DECIMALS)
+            return round(parameter.on_grid(wanted, side), _DECIMALS)
         case ChoiceParameter():
             return _choice(parameter, wanted, side)
         case _:
             return None
-
-
-def _on_grid(low: float, high: float, step: float | None, wanted: float, side: Side) -> float:
-    if wanted >= high:
-        return high
-    if wanted <= low:
-        return low
-    if step is None:
-        return wanted
-    steps = (wanted - low) / step
-    # A number that lies on the grid stays there, whatever its binary tail.
-    rounded = round(steps)
-    if abs(steps - rounded) > 1e-9 * max(1.0, abs(steps)) and side != "near":
-        rounded = math.ceil(steps) if side == "up" else math.floor(steps)
-    return min(low + step * rounded, high)
 
 
 def _choice(parameter: ChoiceParameter, wanted: float, side: Side) -> ParamValue | None:

@@ -10,7 +10,6 @@ from pathlib import Path
 import aiohttp
 
 from optimizer.core.engine_config import EngineConfig
-from optimizer.core.errors import HostError
 from optimizer.core.failure import Blame, Failure, FailureKind
 from optimizer.core.measurement import LoadResult, Measurement
 from optimizer.core.record import ParamValue
@@ -19,7 +18,9 @@ from optimizer.core.trial import Stage, TrialRole
 from optimizer.engine.launch import EngineFailed, EngineLauncher, EngineProcess
 from optimizer.engine.vllm.compile_log import CompileWatch
 from optimizer.engine.vllm.startup_log import StartupFacts
+from optimizer.host.files import keep_file
 from optimizer.host.gpus import Gpu
+from optimizer.host.processes import tell_survivors
 from optimizer.host.supervisor import StopReport
 from optimizer.host.tasks import to_its_end, unless
 from optimizer.load import LoadFailed, RequestPlan, Workload, write_samples
@@ -210,7 +211,7 @@ class TrialPipeline:
             capacity = await find_capacity(job.aim, self._workload, measure, max_num_seqs=max_num_seqs)
             measurement, notes = capacity.measurement, (*notes, *capacity.notes)
             traffic, seed = capacity.run.workload, _seed_of(job, capacity.run)
-            _keep(job.folder / SERIES, (job.folder / f"{level_files(capacity.run.number)}{SERIES}").replace)
+            keep_file(job.folder / SERIES, (job.folder / f"{level_files(capacity.run.number)}{SERIES}").replace)
         else:
             task = LoadTask(self._workload, plan, None if job.aim is None else StopDecision(job.aim))
             measurement = await self._measure_watched(engine, task, watch, job, on_progress)
@@ -306,7 +307,7 @@ class TrialPipeline:
                 processes=job.processes,
             )
         seen = telemetry.result()
-        _keep(job.folder / f"{task.files}{SERIES}", telemetry.write)
+        keep_file(job.folder / f"{task.files}{SERIES}", telemetry.write)
         return Measurement(load=load, engine=seen.engine, host=seen.host, gpu=seen.gpu)
 
     async def _load_failure(self, engine: EngineProcess, trouble: LoadFailed, stage: Stage) -> Failure:
@@ -355,18 +356,7 @@ def _seed_of(job: TrialJob, run: LevelRun) -> int:
 
 
 def _keep_samples(path: Path, load: LoadResult) -> None:
-    _keep(path, lambda to: write_samples(to, load))
-
-
-def _keep(path: Path, write: Callable[[Path], object]) -> None:
-    """Raises HostError when the disk is full or the folder is gone."""
-    try:
-        write(path)
-    except OSError as error:
-        raise HostError(
-            f"cannot write {path}: {error.strerror}",
-            hint="free some space, then run the same command again: it goes on where it stopped",
-        ) from error
+    keep_file(path, lambda to: write_samples(to, load))
 
 
 def _error_lines(load: LoadResult) -> tuple[str, ...]:
@@ -380,6 +370,6 @@ def survivors(stop: StopReport) -> Failure:
         kind=FailureKind.HOST_FAULT,
         stage=Stage.STOPPING,
         blame=Blame.HOST,
-        detail=f"processes {pids} of the engine survive SIGKILL and may hold its memory",
+        detail=tell_survivors(f"processes {pids} of the engine"),
         retryable=True,
     )

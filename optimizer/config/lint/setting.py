@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from optimizer.core.engine_config import FlagValue, JsonValue
 from optimizer.core.errors import InputError
 from optimizer.core.record import ParamValue
-from optimizer.search_spaces import ChoiceParameter, FloatParameter, IntParameter, Parameter, get_flag, set_flag
+from optimizer.search_spaces import FloatParameter, IntParameter, Parameter, get_flag, set_flag
 
 
 class Origin(enum.Enum):
@@ -136,6 +136,4 @@ def _choices(parameter: Parameter) -> tuple[ParamValue, ...]:
     """Every choice, or both ends of a range."""
     if isinstance(parameter, IntParameter | FloatParameter):
         return (parameter.low, parameter.high)
-    if isinstance(parameter, ChoiceParameter):
-        return parameter.values
-    return (False, True)
+    return parameter.values

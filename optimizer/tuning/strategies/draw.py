@@ -12,7 +12,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from optimizer.search_spaces import SearchSpace
 from optimizer.tuning.distributions import tidy
-from optimizer.tuning.strategies.levels import existing, key_of
+from optimizer.tuning.strategies.levels import key_of, tried_keys
 from optimizer.tuning.strategy import Ask, Params
 
 STARTUP_TRIALS = 6
@@ -39,10 +39,10 @@ def fresh(space: SearchSpace, ask: Ask, drawn: Iterator[Params]) -> Iterator[Par
 
     Settings are measured again on purpose when the best is confirmed.
     """
-    tried = {key_of(params) for params in (*(trial.params for trial in ask.history), *ask.pending)}
+    tried = tried_keys(ask)
     passed_over = 0
     for full in drawn:
-        if passed_over < MOST_REPEATS and key_of(existing(space, full)) in tried:
+        if passed_over < MOST_REPEATS and key_of(space.existing(full)) in tried:
             passed_over += 1
         else:
             yield full

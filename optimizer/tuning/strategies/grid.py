@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from optimizer.search_spaces import SearchSpace
 from optimizer.tuning.nearest_fit import grid
-from optimizer.tuning.strategies.levels import COARSE, FINE, base_setting, existing, key_of
+from optimizer.tuning.strategies.levels import COARSE, FINE, base_setting, key_of, tried_keys
 from optimizer.tuning.strategy import Ask, Params
 
 AXES = ("max-num-seqs", "max-num-batched-tokens")
@@ -36,10 +36,10 @@ class Grid:
     def proposals(self, ask: Ask) -> Iterator[Params]:
         """Those that were not tried, in order."""
         base = base_setting(self._space, ask)
-        tried = {key_of(params) for params in (*(trial.params for trial in ask.history), *ask.pending)}
+        tried = tried_keys(ask)
         for points in (COARSE, FINE):
             for values in itertools.product(*(grid(self._space.parameters[name], points) for name in self._axes)):
                 full = {**base, **dict(zip(self._axes, values, strict=True))}
-                params = existing(self._space, full)
+                params = self._space.existing(full)
                 if key_of(params) not in tried and ask.keeps_rules(params):
                     yield full

@@ -36,11 +36,11 @@ def usual_value(parameter: Parameter) -> ParamValue:
     return values[(len(values) - 1) // 2]
 
 
-def existing(space: SearchSpace, full: Mapping[str, ParamValue]) -> Params:
-    """Those of the values whose parameter exists beside the others."""
-    return {name: full[name] for name in space.active(full)}
-
-
 def key_of(params: Mapping[str, ParamValue]) -> Key:
     """Equal for equal settings."""
     return frozenset(params.items())
+
+
+def tried_keys(ask: Ask) -> set[Key]:
+    """Of the settings that were tried or run."""
+    return {key_of(params) for params in (*(trial.params for trial in ask.history), *ask.pending)}

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from optimizer.core.trial import TrialState
 from optimizer.search_spaces import SearchSpace
 from optimizer.tuning.nearest_fit import grid
-from optimizer.tuning.strategies.levels import BASELINE, COARSE, FINE, Key, base_setting, existing, key_of
+from optimizer.tuning.strategies.levels import BASELINE, COARSE, FINE, Key, base_setting, key_of
 from optimizer.tuning.strategy import Ask, Params, Seen
 
 ORDER = (
@@ -52,7 +52,7 @@ class OneAtATime:
                 for name in self._order:
                     kept = base[name]
                     for full in self._line(base, name, points):
-                        params = existing(self._space, full)
+                        params = self._space.existing(full)
                         result = results.get(key_of(params))
                         if result is None and ask.keeps_rules(params) and params not in ask.pending:
                             yield full
@@ -62,7 +62,7 @@ class OneAtATime:
 
     def _line(self, base: Params, name: str, points: int) -> list[Params]:
         """The setting with each other value of the parameter; none where the parameter does not exist."""
-        if name not in existing(self._space, base):
+        if name not in self._space.existing(base):
             return []
         values = grid(self._space.parameters[name], points)
         return [{**base, name: value} for value in values if value != base[name]]

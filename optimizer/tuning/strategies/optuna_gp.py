@@ -22,7 +22,7 @@ from optimizer.tuning.distributions import distribution_of
 from optimizer.tuning.nearest_fit import nearest
 from optimizer.tuning.random_settings import neighbour, random_setting
 from optimizer.tuning.strategies.draw import STARTUP_TRIALS, fresh, next_seed
-from optimizer.tuning.strategies.levels import existing, usual_value
+from optimizer.tuning.strategies.levels import usual_value
 from optimizer.tuning.strategy import Ask, Params, Seen
 from optimizer.tuning.violations import CRASH, clipped
 
@@ -96,8 +96,7 @@ class OptunaGp:
         parameter = self._space.parameters[name]
         if not isinstance(parameter, IntParameter) or isinstance(value, str):
             return value
-        steps = round((value - parameter.low) / parameter.step)
-        return min(max(parameter.low + parameter.step * steps, parameter.low), parameter.high)
+        return parameter.on_grid(value)
 
     def _worth_a_trial(self, drawn: Params, ask: Ask, tried: Sequence[Mapping[str, ParamValue]]) -> Params | None:
         """The draw; or what keeps the rules, or was not tried, next to it."""
@@ -106,7 +105,7 @@ class OptunaGp:
             return params not in tried and ask.keeps_rules(params)
 
         for _ in range(_NEIGHBOURS):
-            if is_worth_it(existing(self._space, drawn)):
+            if is_worth_it(self._space.existing(drawn)):
                 return drawn
             drawn = {name: neighbour(p, drawn[name], ask.rng) for name, p in self._space.parameters.items()}
         return nearest(self._space, drawn, is_worth_it)
@@ -174,7 +173,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _distribution(parameter: Parameter) -> BaseDistribution:
-    if isinstance(parameter, IntParameter) and (parameter.high - parameter.low) // parameter.step > WIDE:
+    if isinstance(parameter, IntParameter) and parameter.steps > WIDE:
         return FloatDistribution(parameter.low, parameter.high, log=parameter.log)
     return distribution_of(parameter)
 

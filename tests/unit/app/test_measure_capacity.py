@@ -46,7 +46,7 @@ def shown(result: CapacityResult, kept: CapacityLevel) -> MeasureView:
 def test_the_capacity_stands_with_every_rate_and_the_figures_of_its_run():
     view = shown(CapacityResult(12.0, 14.0, None, 15.0, LEVELS), LEVELS[1])
     assert view.capacity is not None
-    assert (view.capacity.value, view.capacity.low, view.capacity.confidence) == (12.0, 12.0, 0.9)
+    assert (view.capacity.value, view.capacity.high, view.capacity.confidence) == (12.0, None, 0.9)
     assert (view.capacity.infeasible_above, view.capacity.served, view.capacity.metrics_at) == (14.0, 15.0, 12.0)
     assert [(rate.rate_per_s, rate.verdict, rate.probe) for rate in view.capacity.rates] == [
         (14.0, "infeasible", True),
@@ -64,7 +64,7 @@ def test_without_a_rate_that_holds_there_is_no_value():
     level = CapacityLevel(0.2, Verdict.UNDECIDED, 0.9, 40, probe=False)
     view = shown(CapacityResult(None, None, None, 15.0, (level,)), level)
     assert view.capacity is not None
-    assert (view.capacity.value, view.capacity.low, view.capacity.metrics_at) == (None, None, 0.2)
+    assert (view.capacity.value, view.capacity.confidence, view.capacity.metrics_at) == (None, None, 0.2)
     assert view.verdict == "undecided"
 
 

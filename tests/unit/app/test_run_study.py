@@ -282,7 +282,7 @@ def test_processes_that_cannot_be_ended_are_named(engines, request_of, watcher):
     assert caught.value.message == (
         "stopped by SIGTERM; the record is complete and processes 4711 (VLLM::EngineCor) are left"
     )
-    assert "4711 (VLLM::EngineCor) of the engine survive SIGKILL and may hold its memory" in watcher.notices
+    assert "4711 (VLLM::EngineCor) of the engine survive SIGKILL and may hold memory" in watcher.notices
     engines.attempt = lambda: None
     assert run_study(request_of(), watcher).ended == "trials"
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from optimizer.core.errors import HostError
-from optimizer.host.files import exclusive_lock, make_folder, write_json
+from optimizer.host.files import exclusive_lock, keep_file, make_folder, write_json
 
 HOLDER = """
 import sys
@@ -58,6 +58,19 @@ def test_a_failed_write_makes_no_file(tmp_path):
     with pytest.raises(OSError, match="No space left"):
         write_json(tmp_path / "a.json", {"new": True})
     assert not (tmp_path / "a.json").exists()
+
+
+def test_a_file_that_must_not_be_missed_is_written_or_is_a_fault_of_the_host(tmp_path):
+    kept = tmp_path / "kept.txt"
+    keep_file(kept, lambda to: to.write_text("all of it"))
+    assert kept.read_text() == "all of it"
+    missing = tmp_path / "gone" / "kept.txt"
+    with pytest.raises(HostError, match=f"cannot write {missing}: No such file") as caught:
+        keep_file(missing, lambda to: to.write_text("none of it"))
+    assert caught.value.hint.startswith("free some space")
+    with pytest.raises(HostError) as caught:
+        keep_file(missing, lambda to: to.write_text("none of it"), hint="make the folder")
+    assert caught.value.hint == "make the folder"
 
 
 def test_a_folder_is_made_with_its_parents_and_once_more(tmp_path):

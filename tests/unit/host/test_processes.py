@@ -7,7 +7,8 @@ import subprocess
 import sys
 from dataclasses import replace
 
-from optimizer.host.processes import boot_id, identity_of, is_alive, own_identity
+from optimizer.host.guard import Seen
+from optimizer.host.processes import boot_id, identity_of, is_alive, name_processes, own_identity, tell_survivors
 
 
 def test_this_process_lives():
@@ -48,3 +49,9 @@ def test_another_process_under_the_same_pid_is_another():
 
 def test_a_process_of_another_boot_or_host_is_gone():
     assert not is_alive(replace(own_identity(), boot_id="00000000-0000-0000-0000-000000000000"))
+
+
+def test_processes_that_could_not_be_ended_are_named():
+    left = [Seen(4711, 1, 1, 4711, 4711, "VLLM::EngineCor"), Seen(4712, 1, 1, 4711, 4711, "python")]
+    told = tell_survivors(f"{name_processes(left)} of the engine")
+    assert told == "4711 (VLLM::EngineCor), 4712 (python) of the engine survive SIGKILL and may hold memory"

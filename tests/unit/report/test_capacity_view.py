@@ -11,11 +11,11 @@ RATES = [
     RateView(rate_per_s=12.0, verdict="feasible", probe=False, headroom=1.08, requests=3000),
 ]
 FOUND = CapacityView(
-    value=12.0, low=12.0, high=12.6, confidence=0.9, knee=12.4, infeasible_above=12.5, served=15.0, metrics_at=12.0,
+    value=12.0, high=12.6, confidence=0.9, knee=12.4, infeasible_above=12.5, served=15.0, metrics_at=12.0,
     rates=RATES,
 )  # fmt: skip
 NONE = CapacityView(
-    value=None, low=None, high=None, confidence=None, knee=None, infeasible_above=None, served=15.0, metrics_at=0.3,
+    value=None, high=None, confidence=None, knee=None, infeasible_above=None, served=15.0, metrics_at=0.3,
     rates=[],
 )  # fmt: skip
 

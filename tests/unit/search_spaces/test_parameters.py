@@ -1,12 +1,17 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from optimizer.core.errors import InputError
 from optimizer.search_spaces import GIB, ChoiceParameter, FieldProblem, FloatParameter, IntParameter, Parameter
 
 READ = TypeAdapter(Parameter)
+TENTHS = FloatParameter(kind="float", low=0.1, high=1.3, step=0.4)
+SMOOTH = FloatParameter(kind="float", low=0.1, high=1.3)
+EIGHTS = IntParameter(kind="int", low=8, high=64, step=8)
 
 
 @pytest.mark.parametrize(
@@ -77,6 +82,45 @@ def test_a_parameter_contains_its_range_and_nothing_else(data, inside, outside):
     parameter = READ.validate_python(data)
     assert [value for value in inside if not parameter.contains(value)] == []
     assert [value for value in outside if parameter.contains(value)] == []
+
+
+@pytest.mark.parametrize(
+    ("parameter", "wanted", "side", "value"),
+    [
+        (EIGHTS, 20, "near", 24),
+        (EIGHTS, 20, "down", 16),
+        (EIGHTS, 16.1, "up", 24),
+        (EIGHTS, 16, "up", 16),
+        (EIGHTS, 1e9, "down", 64),
+        (EIGHTS, -1, "up", 8),
+        (TENTHS, 0.69, "near", 0.5),
+        (TENTHS, 0.51, "up", 0.9),
+        (TENTHS, 0.1 + 0.4 + 0.4, "up", 0.9),
+        (TENTHS, 9, "near", 1.3),
+        (SMOOTH, 0.777, "down", 0.777),
+        (SMOOTH, 0, "near", 0.1),
+    ],
+    ids=str,
+)
+def test_a_number_lands_on_the_grid(parameter, wanted, side, value):
+    found = parameter.on_grid(wanted, side)
+    assert found == pytest.approx(value, abs=1e-12)
+    assert type(found) is type(value)
+
+
+@given(st.integers(-1000, 1000), st.integers(1, 50), st.integers(1, 50))
+def test_all_values_of_a_whole_range_are_told_and_counted(low, step, steps):
+    parameter = IntParameter(kind="int", low=low, high=low + step * steps, step=step)
+    assert parameter.steps == steps
+    assert len(parameter.values) == steps + 1
+    assert (parameter.values[0], parameter.values[-1]) == (parameter.low, parameter.high)
+    assert all(parameter.on_grid(value) == value for value in parameter.values)
+
+
+def test_steps_are_counted_whatever_their_binary_tail():
+    assert TENTHS.steps == 3
+    assert FloatParameter(kind="float", low=0.8, high=0.95, step=0.05).steps == 3
+    assert SMOOTH.steps is None
 
 
 def test_a_parameter_sets_the_flag_of_its_name_in_canonical_form():

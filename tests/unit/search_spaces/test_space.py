@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
 from optimizer.core.errors import InputError
+from optimizer.core.record import ParamValue
 from optimizer.search_spaces import GIB, Parameter, SearchSpace, get_flag, leaf_flags, merge_flags
 
 READ = TypeAdapter(Parameter)
@@ -125,6 +126,17 @@ def test_active_is_in_declaration_order_and_follows_chains():
     assert names[-3:] == ("speculation", "ngram-tokens", "rejection")
     assert "rejection" not in FULL.active({"speculation": "suffix", "ngram-tokens": 4})
     assert FULL.active({})[-1] == "speculation"
+
+
+def test_of_a_draft_only_what_exists_beside_the_rest_is_kept():
+    draft: dict[str, ParamValue] = {
+        "rejection": "block",
+        "speculation": "suffix",
+        "ngram-tokens": 4,
+        "suffix-tokens": 8,
+        "block-size": 16,
+    }
+    assert FULL.existing(draft) == {"block-size": 16, "speculation": "suffix", "suffix-tokens": 8}
 
 
 def test_resolve_puts_the_params_on_top_of_the_fixed_flags():
