@@ -6,9 +6,9 @@ import importlib.util
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -31,6 +31,37 @@ NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
     "postgres": (postgres_is_there, "PostgreSQL is not installed on this machine"),
 }
 """Marker to a probe of this machine, and what to say when it finds nothing."""
+
+
+PROCESSES = ("contract", "integration", "e2e", "gpu", "soak")
+"""Folders whose tests start engines and watch what is left of them: where there are several workers, one runs all of
+these, one after another, and none meets another's engine."""
+_deselected = 0
+"""By -m or -k; where there are workers, in one of them."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if item.path.relative_to(here).parts[0] in PROCESSES:
+            item.add_marker(pytest.mark.xdist_group("processes"))
+
+
+def pytest_deselected(items: Sequence[pytest.Item]) -> None:
+    global _deselected  # hooks of one plugin share nothing else
+    _deselected += len(items)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["deselected"] = _deselected
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    global _deselected
+    _deselected = getattr(node, "workeroutput", {}).get("deselected", 0)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -64,16 +95,15 @@ def _reason(report: pytest.TestReport | pytest.CollectReport) -> str:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     skipped = [r for r in terminalreporter.stats.get("skipped", []) if not hasattr(r, "wasxfail")]
-    deselected = len(terminalreporter.stats.get("deselected", []))
     terminalreporter.section("left out")
     for reason, count in Counter(_reason(report) for report in skipped).most_common():
         terminalreporter.line(f"{count} skipped: {reason}")
         for report in skipped:
             if _reason(report) == reason:
                 terminalreporter.line(f"    {report.nodeid}")
-    if deselected:
-        terminalreporter.line(f"{deselected} not selected by -m or -k")
-    if not skipped and not deselected:
+    if _deselected:
+        terminalreporter.line(f"{_deselected} not selected by -m or -k")
+    if not skipped and not _deselected:
         terminalreporter.line("nothing")
 
 
