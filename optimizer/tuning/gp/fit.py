@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.linalg import cho_solve
@@ -17,14 +17,12 @@ from scipy.optimize import minimize
 from scipy.spatial.distance import squareform
 
 from optimizer.core.measurement import FloatArray
-from optimizer.tuning.gp.kernel import Kernel, matern_and_slope, squared_distances
+from optimizer.tuning.gp.kernel import Kernel, PairDistances, matern_and_slope
 from optimizer.tuning.gp.regression import Data, GaussianProcess, robust_cholesky
 
 _MOST_GROUPS_ALONE = 40
 """With more parameters the additive part of the kernel costs more time than it is worth."""
 _FEWEST_TO_FIT = 3
-_FEWEST_TO_CHECK = 5
-"""With fewer points a leave-one-out comparison says nothing of a prior model."""
 _MOST_ITERATIONS = 40
 _MANY = 50
 """From so many points on the likelihood is sharp and dear: one start and fewer steps are enough."""
@@ -32,10 +30,6 @@ _ITERATIONS_FOR_MANY = 14
 """Of 23 fits to 100 trials 20 end within 0.5 in log density of where 60 steps end, and all within 1.5."""
 _POINTS_BEFORE = 4.0
 """Points that the expected spread of the targets counts for."""
-_LEAST_GAIN = 1.0
-"""By so much in log density must a prior model improve the leave-one-out predictions to be used."""
-_LEAST_WEIGHT = 0.15
-"""A prior model that fits only when so little of it counts does not fit."""
 _FIXED = 1e-6
 """Width of the prior of what is not fitted."""
 _NO_VARIANCE = 1e-9
@@ -78,7 +72,7 @@ class _Problem:
     """
 
     data: Data
-    squared: FloatArray
+    distances: PairDistances
     level: float
     constant: float
     centre: FloatArray
@@ -86,62 +80,50 @@ class _Problem:
     has_additive: bool
 
     def __call__(self, vector: FloatArray) -> tuple[float, FloatArray]:
-        groups, places = len(self.squared), np.triu_indices(len(self.data), 1)
+        groups, diagonal = len(self.distances.squared), np.diag_indices(len(self.data))
         lengths, (joint, additive, noise) = np.exp(vector[:groups]), np.exp(vector[groups : groups + 3])
-        scaled = self.squared / (lengths**2)[:, None]
-        together, slope = matern_and_slope(scaled.sum(axis=0))
-        alone, slopes = matern_and_slope(scaled) if self.has_additive else (np.zeros_like(scaled), scaled)
-        summed = alone.mean(axis=0)
+        additive = additive if self.has_additive else 0.0
+        together, slope = matern_and_slope(lengths**-2 @ self.distances.squared)
+        summed, slopes = self._alone(lengths)
         covariance = squareform(joint * together + additive * summed + self.constant)
-        covariance[np.diag_indices(len(self.data))] = joint + self.constant + noise + self.data.sds**2
-        if self.has_additive:
-            covariance[np.diag_indices(len(self.data))] += additive
+        covariance[diagonal] = joint + additive + self.constant + noise + self.data.sds**2
         lower = robust_cholesky(covariance)
         inverse = _inverse(lower)
         residual = self.data.targets - self.level - vector[-1] * self.data.means
         solved = inverse @ residual
         value = 0.5 * float(residual @ solved) + float(np.sum(np.log(np.diag(lower))))
         inner = 0.5 * (inverse - np.outer(solved, solved))
-        trace, pairs = float(np.trace(inner)), 2.0 * inner[places]
+        trace, pairs = float(np.trace(inner)), 2.0 * squareform(inner, checks=False)
         gradient = np.empty_like(vector)
-        gradient[:groups] = scaled @ (joint * pairs * slope)
-        if self.has_additive:
-            gradient[:groups] += additive / groups * ((slopes * scaled) @ pairs)
+        gradient[:groups] = lengths**-2 * (self.distances.squared @ (joint * pairs * slope))
+        gradient[:groups] += additive * (slopes @ pairs)
         gradient[groups] = joint * (float(pairs @ together) + trace)
-        gradient[groups + 1] = additive * (float(pairs @ summed) + trace) if self.has_additive else 0.0
+        gradient[groups + 1] = additive * (float(pairs @ summed) + trace)
         gradient[groups + 2] = noise * trace
         gradient[-1] = -float(self.data.means @ solved)
         off = (vector - self.centre) / self.spread
         return value + 0.5 * float(off @ off), gradient + off / self.spread
 
+    def _alone(self, lengths: FloatArray) -> tuple[FloatArray, FloatArray]:
+        if self.has_additive:
+            return self.distances.alone(lengths)
+        return np.zeros(self.distances.squared.shape[1]), np.zeros_like(self.distances.squared)
+
 
 def fitted(data: Data, groups: Sequence[slice], beliefs: Beliefs, *, has_prior: bool = False) -> GaussianProcess:
     """The process with the most probable hyperparameters.
 
-    A prior model's mean is used only where leave-one-out predictions are better with it than without.
-
     Args:
         data: At least one point.
-        groups: Columns of each parameter.
+        groups: Columns of each parameter, and behind them those of a prior model's figures where there is one.
         beliefs: Priors.
-        has_prior: Whether the points' means come from a prior model.
+        has_prior: Whether there is one: then the points' means come from it too, and their weight is fitted.
     """
-    if not has_prior:
-        return _most_probable(data, groups, beliefs, weighted=False)
-    with_prior = _most_probable(data, groups, beliefs, weighted=True)
-    if len(data) < _FEWEST_TO_CHECK:
-        return with_prior
-    without = _most_probable(replace(data, means=np.zeros(len(data))), groups, beliefs, weighted=False)
-    better = float(np.sum(with_prior.leave_one_out() - without.leave_one_out()))
-    return with_prior if better > _LEAST_GAIN and with_prior.weight >= _LEAST_WEIGHT else replace(without, data=data)
-
-
-def _most_probable(data: Data, groups: Sequence[slice], beliefs: Beliefs, *, weighted: bool) -> GaussianProcess:
-    problem = _problem(data, groups, beliefs, weighted=weighted)
+    problem = _problem(data, groups, beliefs, has_prior=has_prior)
     best = problem.centre
     if len(data) >= _FEWEST_TO_FIT:
         bounds = list(zip(problem.centre - _reach(problem), problem.centre + _reach(problem), strict=True))
-        if weighted:
+        if has_prior:
             bounds[-1] = (0.0, 1.5)
         options = {"maxiter": _MOST_ITERATIONS if len(data) < _MANY else _ITERATIONS_FOR_MANY}
         ends = [
@@ -158,7 +140,7 @@ def _most_probable(data: Data, groups: Sequence[slice], beliefs: Beliefs, *, wei
 def _starts(problem: _Problem) -> list[FloatArray]:
     """The prior's centre, and shorter lengths: the posterior often has a mode near each."""
     shorter = problem.centre.copy()
-    shorter[: len(problem.squared)] -= 1.0
+    shorter[: len(problem.distances.squared)] -= 1.0
     return [problem.centre, shorter] if len(problem.data) < _MANY else [shorter]
 
 
@@ -166,14 +148,15 @@ def _reach(problem: _Problem) -> FloatArray:
     return np.minimum(4.0 * problem.spread, 6.0)
 
 
-def _problem(data: Data, groups: Sequence[slice], beliefs: Beliefs, *, weighted: bool) -> _Problem:
+def _problem(data: Data, groups: Sequence[slice], beliefs: Beliefs, *, has_prior: bool) -> _Problem:
     count = len(groups)
-    weight = beliefs.weight if weighted else 0.0
-    residual = data.targets - weight * data.means
+    weight = beliefs.weight if has_prior else 0.0
     level = float(np.mean(data.targets)) if beliefs.level is None else beliefs.level
-    squares = float(np.sum((residual - np.mean(residual)) ** 2))
+    # A prior model that is off by far must not make the targets look wilder than they are.
+    about = (data.targets - weight * data.means, data.targets)
+    squares = min(float(np.sum((one - np.mean(one)) ** 2)) for one in about)
     variance = (_POINTS_BEFORE * beliefs.spread**2 + squares) / (_POINTS_BEFORE + len(data))
-    has_additive = beliefs.additive > 0.0 and count <= _MOST_GROUPS_ALONE
+    has_additive = beliefs.additive > 0.0 and count - has_prior <= _MOST_GROUPS_ALONE
     alone = beliefs.additive if has_additive else 0.0
     centre = np.array(
         [
@@ -186,11 +169,10 @@ def _problem(data: Data, groups: Sequence[slice], beliefs: Beliefs, *, weighted:
     )
     widths = np.array(
         [beliefs.log_length_sd] * count
-        + [1.0, 1.0 if has_additive else _FIXED, beliefs.log_noise_sd, beliefs.weight_sd if weighted else _FIXED]
+        + [1.0, 1.0 if has_additive else _FIXED, beliefs.log_noise_sd, beliefs.weight_sd if has_prior else _FIXED]
     )
     constant = variance if beliefs.level is None else _NO_VARIANCE
-    squared = squared_distances(data.features, groups)
-    return _Problem(data, squared, level, constant, centre, widths, has_additive)
+    return _Problem(data, PairDistances.of(data.features, groups), level, constant, centre, widths, has_additive)
 
 
 def _log_lengths(beliefs: Beliefs, count: int) -> list[float]:

@@ -11,13 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
+import numpy.typing as npt
 from scipy.spatial.distance import cdist, pdist
 
 from optimizer.core.measurement import FloatArray
 
 _ROOT_5 = 5.0**0.5
+_DISTANCE_DIGITS = 12
+"""The distance from 0.1 to 0.3 is that from 0.3 to 0.5, whatever the last bit says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,47 @@ def matern_and_slope(squared: FloatArray) -> tuple[FloatArray, FloatArray]:
     return rising + root * root / 3.0 * decay, (5.0 / 3.0) * rising
 
 
-def squared_distances(features: FloatArray, groups: Sequence[slice]) -> FloatArray:
-    """Of all pairs of points in each parameter alone, shape (groups, pairs), in the order of `pdist`."""
-    return np.stack([pdist(features[:, columns], "sqeuclidean") for columns in groups])
+@dataclass(frozen=True, slots=True)
+class PairDistances:
+    """Squared distances of all pairs of points in each parameter alone, pairs in the order of `pdist`.
+
+    Most parameters have few values, so that their many pairs have few distances: what is worked out for each of these
+    is looked up for each pair.
+
+    Attributes:
+        squared: Shape (groups, pairs).
+        distinct: The distances of all groups, each once, one group behind the other; shape (distances,).
+        group: Whose each is, shape (distances,).
+        places: Which of them a pair has, shape (groups, pairs).
+    """
+
+    squared: FloatArray
+    distinct: FloatArray
+    group: npt.NDArray[np.int_]
+    places: npt.NDArray[np.int_]
+
+    @classmethod
+    def of(cls, features: FloatArray, groups: Sequence[slice]) -> Self:
+        """Of features of shape (points, columns)."""
+        squared = np.stack([pdist(features[:, columns], "sqeuclidean") for columns in groups])
+        distinct, group, places, start = [], [], [], 0
+        for index, distances in enumerate(squared):
+            found, inverse = np.unique(np.round(distances, _DISTANCE_DIGITS), return_inverse=True)
+            distinct.append(found)
+            group.append(np.full(len(found), index))
+            places.append(inverse + start)
+            start += len(found)
+        return cls(squared, np.concatenate(distinct), np.concatenate(group), np.stack(places))
+
+    def alone(self, lengths: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Of each pair the mean over parameters of `matern` in each alone, and its derivatives by the log lengths.
+
+        Args:
+            lengths: Length scales, shape (groups,).
+
+        Returns:
+            Shapes (pairs,) and (groups, pairs).
+        """
+        scaled = self.distinct / lengths[self.group] ** 2
+        value, slope = matern_and_slope(scaled)
+        return value[self.places].mean(axis=0), (slope * scaled)[self.places] / len(lengths)

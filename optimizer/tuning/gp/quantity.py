@@ -1,4 +1,10 @@
-"""One quantity of a setting, such as its throughput or a limit's excess, as a Gaussian process over settings."""
+"""One quantity of a setting, such as its throughput or a limit's excess, as a Gaussian process over settings.
+
+What a prior model says of a setting enters twice: as the mean, by a weight that is fitted, and as a feature, as if it
+were one more parameter. The mean serves a model that is right up to a factor. The feature serves one whose figures
+bend away from the engine's: what was seen at one setting tells of another of which the model says the same. From five
+observations on, both are left out unless leave-one-out predictions are better with them.
+"""
 
 from __future__ import annotations
 
@@ -18,23 +24,60 @@ Foretold: TypeAlias = Callable[[FloatArray], FloatArray]
 """Rows of codes to what a prior model expects of them, shape (rows,); NaN where it cannot tell."""
 
 
+FORECAST_COLUMNS = 2
+"""What a prior model says, and whether it can tell nothing."""
+_FORETOLD_LOG_LENGTH = 0.3
+"""Median of the log length scale of what a prior model says, as a feature."""
+_UNSCALED_SPREAD = 1.0
+"""In log units: up to this spread over the observed settings a prior model's figures are features as they are."""
+_FEWEST_TO_CHECK = 5
+"""With fewer points a leave-one-out comparison says nothing of a prior model."""
+_LEAST_GAIN = 1.0
+"""By so much in log density must a prior model improve the leave-one-out predictions to be used. These flatter it: its
+constants were fitted to the same trials."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What a prior model says of one quantity, as seen from the observed settings.
+
+    Attributes:
+        foretold: The model.
+        centre: Mean of what it says of the observed settings; its figures count from there.
+        scale: What these are divided by as a feature.
+    """
+
+    foretold: Foretold
+    centre: float
+    scale: float
+
+    def of(self, points: Points) -> tuple[FloatArray, FloatArray]:
+        """The settings' features with `FORECAST_COLUMNS` more behind them, and the means, shape (points,).
+
+        Of a setting of which nothing can be told the mean is that of the observed ones; as a feature it is unlike any
+        other, not alike to the average one.
+        """
+        figures = self.foretold(points.rows) - self.centre
+        known = np.isfinite(figures)
+        means = np.where(known, figures, 0.0)
+        return np.column_stack([points.features, means / self.scale, ~known]), means
+
+
 @dataclass(frozen=True, slots=True)
 class Quantity:
     """What is expected of a quantity at any setting.
 
     Attributes:
         process: Its posterior.
-        foretold: The prior model, None without one.
-        centre: Mean of what that says of the observed settings; its predictions count from there.
+        forecast: Of a prior model; None where there is none or it is of no use.
     """
 
     process: GaussianProcess
-    foretold: Foretold | None = None
-    centre: float = 0.0
+    forecast: Forecast | None = None
 
     def predict(self, points: Points) -> tuple[FloatArray, FloatArray]:
         """Mean and standard deviation without the noise of a measurement, shape (points,) each."""
-        return self.process.predict(points.features, self._means(points))
+        return self.process.predict(*self._seen_as(points))
 
     @property
     def run_variance(self) -> float:
@@ -43,16 +86,15 @@ class Quantity:
 
     def covariance(self, points: Points) -> FloatArray:
         """Posterior covariance, shape (points, points)."""
-        return self.process.covariance(points.features)
+        return self.process.covariance(self._seen_as(points)[0])
 
     def believing(self, points: Points) -> Quantity:
         """As if these settings had been measured and came out as expected."""
-        return replace(self, process=self.process.believing(points.features, self._means(points)))
+        return replace(self, process=self.process.believing(*self._seen_as(points)))
 
-    def _means(self, points: Points) -> FloatArray:
-        if self.foretold is None or self.process.weight == 0.0:
-            return np.zeros(len(points))
-        return np.nan_to_num(self.foretold(points.rows) - self.centre)
+    def _seen_as(self, points: Points) -> tuple[FloatArray, FloatArray]:
+        """Features and means."""
+        return (points.features, np.zeros(len(points))) if self.forecast is None else self.forecast.of(points)
 
 
 def learnt(
@@ -71,11 +113,30 @@ def learnt(
         beliefs: Priors of the hyperparameters.
         foretold: A prior model, or None.
     """
-    means, centre = np.zeros(len(observed)), 0.0
-    said = np.full(len(observed), np.nan) if foretold is None else foretold(points.rows[observed.places])
-    has_prior = bool(np.any(np.isfinite(said)))
-    if has_prior:
-        centre = float(np.mean(said[np.isfinite(said)]))
-        means = np.nan_to_num(said - centre)
-    data = Data(points.features[observed.places], observed.targets, observed.sds, means)
-    return Quantity(fitted(data, groups, beliefs, has_prior=has_prior), foretold, centre)
+    at = points[observed.places]
+    plain = Data(at.features, observed.targets, observed.sds, np.zeros(len(observed)))
+    forecast = None if foretold is None else _forecast(foretold, at)
+    if forecast is None:
+        return Quantity(fitted(plain, groups, beliefs))
+    features, means = forecast.of(at)
+    process = _fitted_with(replace(plain, features=features, means=means), groups, beliefs)
+    if len(observed) >= _FEWEST_TO_CHECK:
+        without = fitted(plain, groups, beliefs)
+        if float(np.sum(process.leave_one_out() - without.leave_one_out())) <= _LEAST_GAIN:
+            return Quantity(without)
+    return Quantity(process, forecast)
+
+
+def _forecast(foretold: Foretold, at: Points) -> Forecast | None:
+    """None where nothing can be told of one of the observed settings: figures of the others alone mislead about it."""
+    figures = foretold(at.rows)
+    if not np.all(np.isfinite(figures)):
+        return None
+    return Forecast(foretold, float(np.mean(figures)), max(float(np.std(figures)), _UNSCALED_SPREAD))
+
+
+def _fitted_with(data: Data, groups: Sequence[slice], beliefs: Beliefs) -> GaussianProcess:
+    own = (*(beliefs.own_log_lengths or (None,) * len(groups)), _FORETOLD_LOG_LENGTH)
+    end = groups[-1].stop
+    more = slice(end, end + FORECAST_COLUMNS)
+    return fitted(data, (*groups, more), replace(beliefs, own_log_lengths=own), has_prior=True)

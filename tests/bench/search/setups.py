@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from optimizer.core.record import ParamValue, TrialRecord
 from optimizer.engine.memory import MemoryPrediction
 from optimizer.tuning.first_trials import FirstSetting, first_settings
-from optimizer.tuning.greybox import GreyBox
+from optimizer.tuning.greybox import GreyBox, LaunchFlags
 from optimizer.tuning.optuna_search import OptunaSearch
 from optimizer.tuning.prescreen import misfit_of
 from optimizer.tuning.rule_keeping_sampler import RuleKeepingSampler
@@ -102,7 +102,8 @@ def prior_of(situation: Situation, setup: Setup) -> GreyBox | None:
     """The grey box, where the setup has it."""
     if not setup.prior:
         return None
-    return GreyBox(situation.facts, situation.flags, metric=situation.metric, maximise=situation.maximise)
+    flags_of = LaunchFlags(situation.space, {}, device_memory_bytes=situation.facts.device_bytes)
+    return GreyBox(situation.facts, flags_of, metric=situation.metric, maximise=situation.maximise)
 
 
 def _strategy(situation: Situation, setup: Setup) -> Strategy:

@@ -7,10 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from scipy.optimize import approx_fprime
+from scipy.spatial.distance import squareform
 
 from optimizer.tuning.gp import fit
 from optimizer.tuning.gp.fit import Beliefs, fitted
-from optimizer.tuning.gp.kernel import Kernel
+from optimizer.tuning.gp.kernel import Kernel, PairDistances
 from optimizer.tuning.gp.regression import Data, GaussianProcess, robust_cholesky
 
 GROUPS = (slice(0, 1), slice(1, 2), slice(2, 4))
@@ -30,7 +31,7 @@ def kernel(**changes):
 @pytest.mark.parametrize("additive", [0.0, 0.4])
 def test_the_gradient_is_that_of_the_posterior(additive):
     points = replace(data(9), means=np.linspace(-1.0, 1.0, 9))
-    problem = fit._problem(points, GROUPS, Beliefs(additive=additive), weighted=True)
+    problem = fit._problem(points, GROUPS, Beliefs(additive=additive), has_prior=True)
     vector = problem.centre + 0.1 * np.arange(len(problem.centre))
     if additive == 0.0:
         vector[len(GROUPS) + 1] = problem.centre[len(GROUPS) + 1]
@@ -78,6 +79,22 @@ def test_believed_points_change_no_mean_and_leave_nothing_to_learn():
     assert after[0] == pytest.approx(before[0], abs=1e-6)
     assert after[1][0] < 0.3 * before[1][0]
     assert process.believing(there[:0], np.zeros(0)) is process
+
+
+def test_every_pair_finds_its_own_distance_though_each_is_worked_out_once():
+    features = np.round(data(12).features, 1)
+    lengths = np.array([0.5, 2.0, 1.0])
+    distances = PairDistances.of(features, GROUPS)
+    assert len(distances.distinct) < distances.squared.size
+    summed, slopes = distances.alone(lengths)
+    longer = np.exp(1e-6)
+    for group, columns in enumerate(GROUPS):
+        apart = Kernel((columns,), lengths[[group]], 0.0, 1.0, 0.0)
+        one = squareform(apart(features, features), checks=False)
+        summed -= one / len(GROUPS)
+        moved = squareform(replace(apart, lengths=longer * lengths[[group]])(features, features), checks=False)
+        assert slopes[group] == pytest.approx((moved - one) / 1e-6 / len(GROUPS), abs=1e-5)
+    assert summed == pytest.approx(np.zeros(66), abs=1e-9)
 
 
 def test_a_parameter_that_matters_gets_a_shorter_length_than_one_that_does_not():

@@ -48,10 +48,11 @@ def history_of(space, engine, seen_as, count, seed=0):
 
 
 def test_it_comes_nearer_to_the_optimum_than_random_settings(space, engine, seen_as, ask):
-    many = [random_params(space, 99, n) for n in range(4000)]
+    encoding = Encoding(space)
+    many = map(encoding.params, encoding.drawn(np.random.default_rng(11), 4000))
     optimum = best_true(engine, [Seen(0, params, TrialState.FEASIBLE) for params in many])
     ours, random = [], []
-    for seed in range(4):
+    for seed in range(3):
         found = study(space, engine, seen_as, ask, seed, 25, strategy=GpStrategy(space))
         ours.append(optimum - best_true(engine, found))
         random.append(optimum - best_true(engine, study(space, engine, seen_as, ask, seed, 25)))
