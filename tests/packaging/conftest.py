@@ -75,14 +75,22 @@ def built(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.fixture(scope="session")
+def from_wheel(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    """Has the wheel installed; tests leave it as it is."""
+    environment = _environment(tmp_path_factory.mktemp("from-wheel") / "environment")
+    environment.pip_install(*map(str, built.glob("*.whl")))
+    return environment
+
+
 @pytest.fixture
 def new_environment(tmp_path: Path) -> Callable[[str], Environment]:
-    def create(name: str) -> Environment:
-        folder = tmp_path / name
-        venv.create(folder, symlinks=True)
-        # A plain path in a .pth file: the packages there are seen, but its own .pth files (editable installs) are not.
-        site_packages = next(folder.glob("lib/python*/site-packages"))
-        (site_packages / "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n")
-        return Environment(folder)
+    return lambda name: _environment(tmp_path / name)
 
-    return create
+
+def _environment(folder: Path) -> Environment:
+    venv.create(folder, symlinks=True)
+    # A plain path in a .pth file: the packages there are seen, but its own .pth files (editable installs) are not.
+    site_packages = next(folder.glob("lib/python*/site-packages"))
+    (site_packages / "borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return Environment(folder)

@@ -72,23 +72,17 @@ def test_the_sdist_holds_no_link_and_what_a_build_reads(built):
     assert {"LICENSE", "README.md", "pyproject.toml", "requirements/vllm-cpu.txt"} <= names
 
 
-def test_the_installed_wheel_runs_beside_hostile_modules(built, hostile, new_environment):
-    (wheel,) = built.glob("*.whl")
-    environment = new_environment("from-wheel")
-    environment.pip_install(str(wheel))
-    where = environment.run("python", "-c", "import optimizer.storage as s; print(s.__file__)", cwd=hostile)
-    assert Path(where.strip()).is_relative_to(environment.folder)
-    assert "tiny-cpu" in environment.run("python", "-m", "optimizer", "spaces", cwd=hostile)
-    assert "tiny-cpu" in environment.run("vllm-autotune", "spaces", cwd=hostile)
-    assert environment.run("python", "-m", "optimizer", "--version", cwd=hostile).strip()
+def test_the_installed_wheel_runs_beside_hostile_modules(from_wheel, hostile):
+    where = from_wheel.run("python", "-c", "import optimizer.storage as s; print(s.__file__)", cwd=hostile)
+    assert Path(where.strip()).is_relative_to(from_wheel.folder)
+    assert "tiny-cpu" in from_wheel.run("python", "-m", "optimizer", "spaces", cwd=hostile)
+    assert "tiny-cpu" in from_wheel.run("vllm-autotune", "spaces", cwd=hostile)
+    assert from_wheel.run("python", "-m", "optimizer", "--version", cwd=hostile).strip()
 
 
 @pytest.mark.e2e
-def test_the_installed_wheel_plans_a_study_beside_hostile_modules(built, hostile, new_environment):
-    (wheel,) = built.glob("*.whl")
-    environment = new_environment("from-wheel")
-    environment.pip_install(str(wheel))
-    plan = environment.run("python", "-m", "optimizer", "run", "--space", "tiny-cpu", "--dry-run", cwd=hostile)
+def test_the_installed_wheel_plans_a_study_beside_hostile_modules(from_wheel, hostile):
+    plan = from_wheel.run("python", "-m", "optimizer", "run", "--space", "tiny-cpu", "--dry-run", cwd=hostile)
     assert "max-num-seqs" in plan
 
 

@@ -1,10 +1,12 @@
-"""What a person gets wrong: one clear message, the right exit code, and nothing started."""
+"""What a person gets wrong: one clear message, the right exit code, and nothing started.
+
+A process of its own has one case of each kind, and each that the process may matter to. The others run inside this one.
+"""
 
 from __future__ import annotations
 
 import socket
-import subprocess
-import sys
+import venv
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,16 @@ def assert_refused(driver: Driver, done: Finished, code: int, *words: str) -> No
     for word in words:
         assert word in done.err, f"{word!r} is not in: {done.err}"
     assert not driver.left()
+
+
+A_PROCESS_OF_ITS_OWN = {"key unknown", "Python missing", "run on garbage", "status in a folder"}
+
+
+@pytest.fixture
+def either(request: pytest.FixtureRequest, case: str) -> Driver:
+    """What runs the commands of a case."""
+    driver: Driver = request.getfixturevalue("driver" if case in A_PROCESS_OF_ITS_OWN else "inside")
+    return driver
 
 
 WRONG_OPTIONS = {
@@ -62,10 +74,10 @@ WRONG_OPTIONS = {
 
 
 @pytest.mark.parametrize("case", WRONG_OPTIONS)
-def test_a_wrong_option_is_named(driver, case):
+def test_a_wrong_option_is_named(either, case):
     words, said = WRONG_OPTIONS[case]
-    assert_refused(driver, driver.run(*RUN, *words), 2, *said)
-    assert not (driver.folder / "autotune").exists()
+    assert_refused(either, either.run(*RUN, *words), 2, *said)
+    assert not (either.folder / "autotune").exists()
 
 
 def changed(*keys: str, **change: Any) -> str:
@@ -88,11 +100,11 @@ WRONG_FILES = {
 
 
 @pytest.mark.parametrize("case", WRONG_FILES)
-def test_a_wrong_space_file_is_named_with_key_and_value(driver, case):
+def test_a_wrong_space_file_is_named_with_key_and_value(either, case):
     text, said = WRONG_FILES[case]
-    (driver.folder / "space.yaml").write_text(text)
-    assert_refused(driver, driver.run(*RUN), 2, "space.yaml", *said)
-    assert not (driver.folder / "autotune").exists()
+    (either.folder / "space.yaml").write_text(text)
+    assert_refused(either, either.run(*RUN), 2, "space.yaml", *said)
+    assert not (either.folder / "autotune").exists()
 
 
 def test_no_free_port(driver):
@@ -108,14 +120,14 @@ def test_no_free_port(driver):
     assert not driver.left()
 
 
-@pytest.mark.parametrize("python", ["none", "without vLLM"])
-def test_no_vllm(driver, python):
-    path = driver.folder / "environment" / "bin" / "python"
-    if python == "without vLLM":
-        subprocess.run([sys.executable, "-m", "venv", "--without-pip", path.parents[1]], check=True, timeout=60)
-    done = driver.run("run", "--space", "space.yaml", "--engine-python", str(path))
-    assert_refused(driver, done, 4, str(path), "--engine-python")
-    assert not (driver.folder / "autotune").exists()
+@pytest.mark.parametrize("case", ["Python missing", "Python without vLLM"])
+def test_no_vllm(either, case):
+    path = either.folder / "environment" / "bin" / "python"
+    if case == "Python without vLLM":
+        venv.create(path.parents[1], symlinks=True)
+    done = either.run("run", "--space", "space.yaml", "--engine-python", str(path))
+    assert_refused(either, done, 4, str(path), "--engine-python")
+    assert not (either.folder / "autotune").exists()
 
 
 def directory(path: Path) -> None:
@@ -126,19 +138,21 @@ def garbage(path: Path) -> None:
     path.write_bytes(b"no database at all " * 100)
 
 
-@pytest.mark.parametrize("command", [RUN, ("status",)])
-@pytest.mark.parametrize(
-    ("spoil", "cause"), [(directory, "cannot be opened or created"), (garbage, "the file is no SQLite database")]
-)
-def test_a_database_that_cannot_be_used(driver, command, spoil, cause):
-    spoil(driver.folder / "history.db")
-    done = driver.run(*command, "--storage", "history.db")
-    if command == ("status",) and spoil is directory:
-        assert_refused(driver, done, 2, "history.db", "no study history")
-    else:
-        assert_refused(driver, done, 4, "history.db", cause, "hint: ")
+DATABASES = {
+    "run in a folder": (RUN, directory, 4, ["cannot be opened or created", "hint: "]),
+    "run on garbage": (RUN, garbage, 4, ["the file is no SQLite database", "hint: "]),
+    "status in a folder": (("status",), directory, 2, ["no study history"]),
+    "status on garbage": (("status",), garbage, 4, ["the file is no SQLite database", "hint: "]),
+}
 
 
-def test_a_database_below_a_file(driver):
-    done = driver.run(*RUN, "--storage", "space.yaml/history.db")
-    assert_refused(driver, done, 4, "space.yaml", "hint: ")
+@pytest.mark.parametrize("case", DATABASES)
+def test_a_database_that_cannot_be_used(either, case):
+    command, spoil, code, said = DATABASES[case]
+    spoil(either.folder / "history.db")
+    assert_refused(either, either.run(*command, "--storage", "history.db"), code, "history.db", *said)
+
+
+def test_a_database_below_a_file(inside):
+    done = inside.run(*RUN, "--storage", "space.yaml/history.db")
+    assert_refused(inside, done, 4, "space.yaml", "hint: ")

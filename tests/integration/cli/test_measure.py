@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -53,33 +53,42 @@ class Server:
         self.process.wait(LIMIT_S)
 
 
-@pytest.fixture
-def server(driver: Driver, tmp_path: Path) -> Iterator[Server]:
+@contextmanager
+def started_server(folder: Path) -> Iterator[Server]:
+    """One that serves `theirs`, killed at the end of the block."""
     port = free_port()
     model = resolve_model("tiny-kv", origin="test").target
     command = [sys.executable, "-m", "optimizer.engine.simulated", "--model", model, "--served-model-name", "theirs"]
-    with (tmp_path / "server.log").open("wb") as log:
+    with (folder / "server.log").open("wb") as log:
         process = subprocess.Popen(
             [*command, "--load-format", "dummy", "--host", "127.0.0.1", "--port", str(port)],
             stdout=log,
             stderr=log,
-            cwd=driver.folder,
+            cwd=folder,
             env={**os.environ, **SPEED},
             start_new_session=True,
         )
     found = Server(process, f"http://127.0.0.1:{port}")
     try:
-        driver.wait_until(lambda: found.answers, "the server does not come up", limit_s=LIMIT_S)
+        Driver(folder).wait_until(lambda: found.answers, "the server does not come up", limit_s=LIMIT_S)
         yield found
     finally:
         found.vanish()
 
 
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """For all tests that leave it as it is."""
+    with started_server(tmp_path_factory.mktemp("server")) as found:
+        yield found
+
+
 @pytest.fixture
-def workload(driver: Driver) -> str:
+def workload(tmp_path: Path) -> str:
     """The drill's traffic as a file of its own."""
-    (driver.folder / "traffic.yaml").write_text(yaml.safe_dump(SPACE["workload"]))
-    return "traffic.yaml"
+    file = tmp_path / "traffic.yaml"
+    file.write_text(yaml.safe_dump(SPACE["workload"]))
+    return str(file)
 
 
 def test_one_configuration_in_full(driver):
@@ -103,15 +112,16 @@ def test_one_configuration_in_full(driver):
 @pytest.mark.parametrize(
     ("limit", "code", "verdict"), [("p50_e2e_ms=60000", 0, "feasible"), ("p50_e2e_ms=0.01", 3, "infeasible")]
 )
-def test_a_limit_decides_the_exit_code(driver, limit, code, verdict):
-    done = driver.run(*MEASURE, "--slo", limit)
+def test_a_limit_decides_the_exit_code(inside, limit, code, verdict):
+    done = inside.run(*MEASURE, "--slo", limit)
     assert done.exit_code == code, done.said
     assert f"limits: {verdict}" in done.out
     assert "SIMULATED ENGINE" in done.out
+    assert not inside.left()
 
 
-def test_a_curve_over_levels(driver):
-    done = driver.run(*MEASURE, *QUICK, "--sweep", "1:4:3", "--json")
+def test_a_curve_over_levels(inside):
+    done = inside.run(*MEASURE, *QUICK, "--sweep", "1:4:3", "--json")
     assert done.exit_code == 0, done.said
     curve = json.loads(done.out)["curve"]
     assert [point["level"] for point in curve["points"]] == [1.0, 2.0, 4.0]
@@ -119,13 +129,15 @@ def test_a_curve_over_levels(driver):
     assert curve["unit"] == "requests in flight"
 
 
-@pytest.mark.timeout(300)
-def test_a_capacity_with_every_rate_and_all_figures(driver):
+def test_a_capacity_with_every_rate_and_all_figures(inside):
     window = {"min_s": 0.3, "max_s": 1.5, "min_requests": 20}
-    (driver.folder / "short.yaml").write_text(yaml.safe_dump({**SPACE["workload"], "window": window}))
-    # A median far above what a busy machine adds, which a few requests decide.
-    asked = ("--objective", "capacity", "--slo", "p50_e2e_ms=3000", "--workload", "short.yaml", "--json")
-    done = driver.run(*MEASURE, *asked, "--", "--max-num-seqs", "4", limit_s=200.0, AUTOTUNE_SIM_SPEED="2")
+    (inside.folder / "short.yaml").write_text(yaml.safe_dump({**SPACE["workload"], "window": window}))
+    # Far above what a busy machine adds, and a low percentile, which a few requests decide. The mean binds nowhere, but
+    # no model beside the engine knows a mean: what a model does at each rate takes half a minute to compute, which is
+    # left to the test of a study of capacity.
+    limits = ("--slo", "p10_e2e_ms=3000", "--slo", "mean_e2e_ms=60000")
+    asked = ("--objective", "capacity", *limits, "--workload", "short.yaml", "--json")
+    done = inside.run(*MEASURE, *asked, "--", "--max-num-seqs", "4", AUTOTUNE_SIM_SPEED="2")
     shown = json.loads(done.out)
     assert done.exit_code == (0 if shown["verdict"] == "feasible" else 3), done.said
     capacity, figures = shown["capacity"], {metric["name"]: metric["value"] for metric in shown["metrics"]}
@@ -138,25 +150,25 @@ def test_a_capacity_with_every_rate_and_all_figures(driver):
         assert capacity["value"] == max(feasible) == capacity["metrics_at"]
     assert figures["p50_e2e_ms"] > 0
     assert len(list(Path(shown["folder"]).rglob("engine.log"))) == 1, "one engine life"
-    assert not driver.left()
+    assert not inside.left()
 
 
-def test_a_batch_is_named_so(driver):
-    done = driver.run(*MEASURE, *QUICK, "--offline")
+def test_a_batch_is_named_so(inside):
+    done = inside.run(*MEASURE, *QUICK, "--offline")
     assert done.exit_code == 0, done.said
     assert "OFFLINE: all requests at once." in done.out
     assert "batch output tok/s" in done.out
     assert "P99 E2E" not in done.out
 
 
-def test_flags_that_the_engine_refuses(driver):
-    done = driver.run(*MEASURE, "--", "--max-num-sqs", "4")
+def test_flags_that_the_engine_refuses(inside):
+    done = inside.run(*MEASURE, "--", "--max-num-sqs", "4")
     assert done.exit_code == 2
     assert "did you mean --max-num-seqs" in done.err
-    done = driver.run(*MEASURE, "--", "--max-num-seqs", "64", "--max-num-batched-tokens", "32")
+    done = inside.run(*MEASURE, "--", "--max-num-seqs", "64", "--max-num-batched-tokens", "32")
     assert done.exit_code == 2, done.said
     assert "max_num_batched_tokens" in done.err
-    assert not driver.left()
+    assert not inside.left()
 
 
 def test_ctrl_c_ends_engine_and_all(driver):
@@ -171,8 +183,8 @@ def test_ctrl_c_ends_engine_and_all(driver):
     assert "Traceback" not in done.said
 
 
-def test_a_server_that_runs_is_measured_and_left_alone(driver, server, workload):
-    done = driver.run("measure", "--endpoint", server.url, "--workload", workload, *QUICK, "--rate", "40", "--json")
+def test_a_server_that_runs_is_measured_and_left_alone(inside, server, workload):
+    done = inside.run("measure", "--endpoint", server.url, "--workload", workload, *QUICK, "--rate", "40", "--json")
     assert done.exit_code == 0, done.said
     shown = json.loads(done.out)
     assert (shown["model"], shown["folder"], shown["subject"]) == ("theirs", None, server.url)
@@ -182,20 +194,21 @@ def test_a_server_that_runs_is_measured_and_left_alone(driver, server, workload)
     assert figures["kv_cache_tokens"] > 0, "its /metrics are read"
     assert figures["engine_cpu_cores"] is None, "its processes are not ours to look into"
     assert server.answers
-    assert not (driver.folder / "autotune").exists()
+    assert not (inside.folder / "autotune").exists()
 
 
-def test_a_model_that_it_does_not_serve(driver, server, workload):
-    done = driver.run("measure", "--endpoint", server.url, "--workload", workload, "--model", "other")
+def test_a_model_that_it_does_not_serve(inside, server, workload):
+    done = inside.run("measure", "--endpoint", server.url, "--workload", workload, "--model", "other")
     assert done.exit_code == 2
     assert "it serves: theirs" in done.err
 
 
-def test_a_server_that_vanishes_is_told_after_what_was_seen(driver, server, workload):
-    run = driver.start("measure", "--endpoint", server.url, "--workload", workload, "--duration", "60s")
-    run.wait_for("window open")
-    server.vanish()
-    done = run.finish()
+def test_a_server_that_vanishes_is_told_after_what_was_seen(driver, tmp_path, workload):
+    with started_server(tmp_path) as server:
+        run = driver.start("measure", "--endpoint", server.url, "--workload", workload, "--duration", "60s")
+        run.wait_for("window open")
+        server.vanish()
+        done = run.finish()
     assert done.exit_code == 4, done.said
     assert "the server vanished" in done.err
     assert "BROKEN OFF" in done.out
@@ -212,18 +225,18 @@ def test_ctrl_c_leaves_the_server_alone(driver, server, workload):
     assert server.answers
 
 
-def test_a_server_that_answers_html(driver):
+def test_a_server_that_answers_html(inside):
     port = free_port()
     process = subprocess.Popen(
         [sys.executable, "-m", "http.server", str(port), "--bind", "127.0.0.1"],
-        cwd=driver.folder,
+        cwd=inside.folder,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
     try:
         url = f"http://127.0.0.1:{port}"
-        driver.wait_until(lambda: status_of(url, "/") == 200, "the server does not come up", limit_s=LIMIT_S)
-        done = driver.run("measure", "--endpoint", url)
+        inside.wait_until(lambda: status_of(url, "/") == 200, "the server does not come up", limit_s=LIMIT_S)
+        done = inside.run("measure", "--endpoint", url)
     finally:
         process.kill()
         process.wait(LIMIT_S)

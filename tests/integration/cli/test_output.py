@@ -8,9 +8,11 @@ import pytest
 
 from tests.drill import RUN, SPEED, write_space
 from tests.driving import Driver
+from tests.integration.cli.inside import DriverInside
 
 COLOUR = re.compile(r"\x1b\[(?:\d+;)*(?:3[0-7]|9[0-7]|4[0-7])(?:;\d+)*m")
 COLUMNS = 80
+STATUS = ("status", "--study", "drill")
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +34,16 @@ def seen(driver):
     return run
 
 
+@pytest.fixture(scope="module")
+def read(seen, driver):
+    """What the reading commands say of it on such terminals."""
+    commands = (("status",), STATUS, ("show", "1"))
+    runs = {words: driver.start_on_terminal(*words, columns=COLUMNS) for words in commands}
+    for words, run in runs.items():
+        assert run.finish().exit_code == 0, words
+    return runs
+
+
 def wide_lines(text: str) -> list[str]:
     """Lines wider than the terminal, those to copy left out: these must not be broken."""
     lines = re.split(r"[\r\n]+", text)
@@ -44,41 +56,35 @@ def test_a_terminal_shows_a_live_view_and_then_the_report(seen):
         assert words in seen.text, words
 
 
-def test_nothing_but_what_is_to_be_copied_is_wider_than_the_terminal(seen, driver):
+def test_nothing_but_what_is_to_be_copied_is_wider_than_the_terminal(seen, read):
     assert not wide_lines(seen.text)
-    for words in (("status",), ("status", "--study", "drill"), ("show", "1")):
-        run = driver.start_on_terminal(*words, columns=COLUMNS)
-        assert run.finish().exit_code == 0
+    for words, run in read.items():
         wide = [line for line in wide_lines(run.text) if not re.match(r"  (argv|folder|engine): ", line)]
         assert not wide, words
 
 
-def test_no_color_is_honoured(seen, driver):
-    words = ("status", "--study", "drill")
-    coloured, plain = driver.start_on_terminal(*words), driver.start_on_terminal(*words, NO_COLOR="1")
-    coloured.finish()
-    plain.finish()
+def test_no_color_is_honoured(read, driver):
+    coloured, plain = read[STATUS], driver.start_on_terminal(*STATUS, columns=COLUMNS, NO_COLOR="1")
+    assert plain.finish().exit_code == 0
     assert COLOUR.search(coloured.heard)
     assert not COLOUR.search(plain.heard)
     assert plain.text == coloured.text
 
 
-def test_a_pipe_gets_no_escape_codes(seen, driver):
-    for words in ((*RUN, "--trials", "2"), ("status",), ("show", "0"), ("spaces", "tiny-cpu")):
-        done = driver.run(*words)
+def test_a_pipe_gets_no_escape_codes(seen, driver, capfd):
+    """Its progress goes into a real one, what the other commands say into a file."""
+    inside = DriverInside(driver.folder, SPEED, captured=capfd)
+    runs = {(*RUN, "--trials", "2"): driver, ("status",): inside, ("show", "0"): inside, ("spaces", "tiny-cpu"): inside}
+    for words, shell in runs.items():
+        done = shell.run(*words)
         assert done.exit_code == 0
         assert "\x1b" not in done.said
 
 
-def test_a_dry_run_shows_the_plan_and_starts_nothing(tmp_path):
-    write_space(tmp_path)
-    with_mark = Driver(tmp_path)
-    try:
-        done = with_mark.run(*RUN, "--dry-run")
-        assert done.exit_code == 0, done.said
-        for words in ("nothing is started", "max-num-seqs", "trial #0 (baseline)", "--max-num-seqs 8", "for 5 trials"):
-            assert words in done.out, words
-        assert not (tmp_path / "autotune").exists()
-        assert not with_mark.left()
-    finally:
-        with_mark.close()
+def test_a_dry_run_shows_the_plan_and_starts_nothing(inside):
+    done = inside.run(*RUN, "--dry-run")
+    assert done.exit_code == 0, done.said
+    for words in ("nothing is started", "max-num-seqs", "trial #0 (baseline)", "--max-num-seqs 8", "for 5 trials"):
+        assert words in done.out, words
+    assert not (inside.folder / "autotune").exists()
+    assert not inside.left()
