@@ -138,7 +138,8 @@ def _check_mean(limit: Limit, known_ms: FloatArray, load: LoadResult, rules: Ver
         name=limit.slo.name,
         limit=limit.limit_ms,
         observed=_finite(observed),
-        low=interval.low,
+        # As in `metric_interval`: of few independent requests it is wide enough to reach below 0.
+        low=None if interval.low is None else max(0.0, interval.low),
         high=interval.high,
         violation=on_the_side_of(verdict, violation_of(observed, limit.limit_ms, known_ms)),
         verdict=verdict,

@@ -124,7 +124,7 @@ class EngineShadow:
 
     def knee(self, served_per_s: float, *, roughly: bool) -> Crossing | None:
         """Where the first limit is used up; roughly from shorter runs of the model, in a sixth of the time."""
-        requests = min(SHORT_REQUESTS, self._long) if roughly else self._long
+        requests = self._long * SHORT_REQUESTS // LONG_REQUESTS if roughly else self._long
         return self._shadow.knee(served_per_s, requests=requests)
 
     def expectation(self, rate_per_s: float, tolerance: float) -> Expectation | None:

@@ -19,6 +19,7 @@ from optimizer.load.failure import ClientSpoiled
 from optimizer.load.workload import PrefixSharing
 from optimizer.objectives import OBJECTIVES, parse_slo, resolve_limits
 from optimizer.objectives.capacity import LevelPlan
+from optimizer.objectives.score import check_limit
 from optimizer.objectives.shadow import Heard
 from optimizer.objectives.shadow_engine import Traffic
 from optimizer.objectives.shadow_verdict import Expectation
@@ -289,6 +290,17 @@ def test_failures_alone_make_a_rate_infeasible_and_leave_it_no_headroom() -> Non
     level = judge_level(aim("p50_e2e_ms=400"), LevelPlan(100.0, 0.05, False), failed)
     assert level.verdict is Verdict.INFEASIBLE
     assert level.headroom < 1.0
+
+
+def test_a_mean_whose_interval_reaches_down_to_0_leaves_the_headroom_unsure() -> None:
+    at_s = np.arange(8) / 10.0
+    rare = measured(at_s, at_s + np.where(np.arange(8) == 5, 9.0, 0.01), 10.0, None, None).load
+    meant = aim("mean_e2e_ms=3000")
+    (constraint,) = [check_limit(limit, rare, meant.rules) for limit in meant.limits]
+    assert constraint.low == 0.0
+    level = judge_level(meant, LevelPlan(10.0, 0.05, False), rare)
+    assert math.isinf(level.error)
+    assert level.headroom == pytest.approx(3000.0 / constraint.observed)
 
 
 async def test_a_limit_that_the_model_does_not_know_is_searched_without_it() -> None:
