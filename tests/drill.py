@@ -36,7 +36,7 @@ SPACE: dict[str, Any] = {
         "shared_prefix": {"prefixes": 2, "tokens": 64},
         "prompt_tokens": {"kind": "uniform", "low": 16, "high": 32},
         "output_tokens": {"kind": "uniform", "low": 4, "high": 8},
-        "warmup": {"requests": 4, "max_s": 2},
+        "warmup": {"requests": 4, "max_s": 1},
         "window": {"min_s": 0.3, "max_s": 4, "min_requests": 100},
     },
     "objective": "throughput",

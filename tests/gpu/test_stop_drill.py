@@ -51,7 +51,7 @@ async def drill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
     launcher = await start_launcher(
         engine, config.engine, model=config.model.target, guard_log=tmp_path / "guard.log", split=split_cpus()
     )
-    window = {"min_s": 0.3, "max_s": 2, "min_requests": 8}
+    brief = {"warmup": {"requests": 8, "max_s": 2}, "window": {"min_s": 0.3, "max_s": 2, "min_requests": 8}}
     yield Drill(
         hold=hold,
         launcher=launcher,
@@ -61,7 +61,7 @@ async def drill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
         tenant_gib=24.0,
         small_tenant_gib=3.0,
         start_limit_s=60.0,
-        workload=Workload.model_validate({**WORKLOAD.model_dump(), "window": window}),
+        workload=Workload.model_validate({**WORKLOAD.model_dump(), **brief}),
     )
     await launcher.close()
     hold.close()

@@ -15,8 +15,9 @@ from tests.soak.plan import draw_cycles
 from tests.soak.simulated import SimulatedSoak, fresh_seed
 
 MEASURING = ": measuring"
-SHORT_SEED = 7
-"""Fixed: `make test` shows the same every time."""
+SHORT_SEED = 223
+"""Fixed: `make test` shows the same every time. Six cycles of it hold a death while loading and two under load, an
+engine that is deaf to SIGTERM, one outside its group, a daemon, a killed guard and an EngineCore that stands still."""
 
 
 async def soak(folder, *, cycles, seed, name):
@@ -35,8 +36,8 @@ async def soak(folder, *, cycles, seed, name):
 
 
 @pytest.mark.timeout(300)
-async def test_fifteen_engines_leave_nothing_behind(tmp_path):
-    await soak(tmp_path, cycles=15, seed=SHORT_SEED, name="short")
+async def test_six_engines_leave_nothing_behind(tmp_path):
+    await soak(tmp_path, cycles=6, seed=SHORT_SEED, name="short")
 
 
 @pytest.mark.soak

@@ -18,7 +18,8 @@ def main() -> None:
     behave = json.loads(Path("behave.json").read_text()) if Path("behave.json").is_file() else {}
     todo = behave.get(str(request["trial"]), {})
     if "hang" in todo:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if todo["hang"] == "deaf":
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
         sys.stderr.write("hanging\n")
         sys.stderr.flush()
         Path("hangs").write_text(str(os.getpid()))

@@ -7,6 +7,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 
 from tests.drill import STUDY, History, assert_exact, write_space
 from tests.driving import Driver, Finished
+from tests.integration.study.side_by_side import Drill, driver_of_its_own, run_at_once, two_at_a_time
 
 SCRIPT = Path(__file__).with_name("scripted.py")
 EVALUATOR = f"{sys.executable} scripted.py"
@@ -26,13 +28,13 @@ pytestmark = pytest.mark.timeout(300)
 class Bench:
     """A folder with a space for a GPU that is not here, a model that is not here, and the scripted evaluator."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, driver: Driver) -> None:
+        self.driver, self.folder = driver, driver.folder
+        folder = driver.folder
         shutil.copy(SCRIPT, folder)
         write_space(
             folder, {"model": "org/model", "trials": TRIALS, "engine": {}, "baseline": "vllm serve --max-num-seqs 8"}
         )
-        self.driver = Driver(folder)
         self.ran: Finished | None = None
 
     def behave(self, **trials: dict[str, Any]) -> None:
@@ -57,24 +59,11 @@ class Bench:
         self.driver.wait_until((self.folder / "hangs").is_file, "the evaluator was not started", limit_s=60)
 
 
-def _bench(folder: Path) -> Iterator[Bench]:
-    folder.mkdir(exist_ok=True)
-    made = Bench(folder)
-    try:
-        yield made
-    finally:
-        made.driver.close()
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    yield from _bench(tmp_path / "work")
-
-
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     """A study that ran to its end, one trial of which failed by its setting's fault; to be read."""
-    for made in _bench(tmp_path_factory.mktemp("evaluated")):
+    made = Bench(driver_of_its_own(tmp_path_factory.mktemp("evaluated")))
+    try:
         failed = {"status": "failed", "kind": "out_of_memory", "blame": "config", "detail": "killed", "violation": 0.4}
         made.behave(
             _0={"stderr": {"p50_e2e_ms": 1.0}},
@@ -83,6 +72,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
         )
         made.ran = made.run()
         yield made
+    finally:
+        made.driver.close()
 
 
 def test_a_whole_study_is_as_ever(finished):
@@ -99,42 +90,65 @@ def test_a_whole_study_is_as_ever(finished):
     assert finished.driver.left() == []
 
 
-def test_the_reading_commands_tell_it(finished):
-    status = finished.driver.json("status", "--study", STUDY, "--json")
+@pytest.fixture(scope="module")
+def read(finished: Bench) -> dict[str, Finished]:
+    """What the reading commands say of it."""
+    commands = {
+        "status": ("status", "--study", STUDY, "--json"),
+        "#3": ("show", "3", "--json"),
+        "#2": ("show", "2", "--json"),
+        "#2 in words": ("show", "2"),
+        "flags": ("export", "--trial", "0"),
+        "command": ("export", "--trial", "0", "--format", "command"),
+    }
+    return dict(zip(commands, run_at_once(finished.driver, *commands.values()), strict=True))
+
+
+def test_the_reading_commands_tell_it(read):
+    status = json.loads(read["status"].out)
     measured = {name: value for name, value in status["trials"][0]["metrics"].items() if value is not None}
     assert measured == {"output_tokens_per_s": 108.0, "p50_e2e_ms": 508.0}
-    undecided = finished.shown(3)
+    undecided = json.loads(read["#3"].out)
     limit = undecided["score"]["limits"][0]
     assert limit["verdict"] == "undecided"
     assert limit["low"] < limit["observed"] == 10_000.0 < limit["high"]
     assert undecided["score"]["low"] < undecided["value"] < undecided["score"]["high"]
-    failure = finished.shown(2)["failure"]
+    failure = json.loads(read["#2"].out)["failure"]
     assert (failure["kind"], failure["blame"], failure["violation"]) == ("out_of_memory", "config", 0.4)
-    assert "killed" in finished.driver.run("show", "2").out
-    assert finished.driver.run("export", "--trial", "0").out.strip() == "--max-num-seqs 8"
-    command = finished.driver.run("export", "--trial", "0", "--format", "command").out
+    assert "killed" in read["#2 in words"].out
+    assert read["flags"].out.strip() == "--max-num-seqs 8"
+    command = read["command"].out
     assert "scripted.py" not in command
     assert "--model org/model" in command
 
 
-def test_what_it_was_asked_and_said_is_kept(finished):
-    folder = Path(finished.shown(2)["attempts"][0]["folder"])
+def test_what_it_was_asked_and_said_is_kept(finished, read):
+    folder = Path(json.loads(read["#2"].out)["attempts"][0]["folder"])
     assert json.loads((folder / "evaluator_request.json").read_text()) == finished.calls()[2]
     assert "out_of_memory" in (folder / "evaluator_stdout.log").read_text()
     assert (folder / "evaluator_stderr.log").is_file()
 
 
-def test_a_resumed_study_goes_on_and_another_evaluator_is_another_study(finished, tmp_path):
+def test_the_same_command_goes_on_and_another_evaluator_is_another_study(finished, tmp_path):
     folder = tmp_path / "copy"
     shutil.copytree(finished.folder, folder)
     driver = Driver(folder)
     try:
         again = driver.run(*RUN)
-        assert again.exit_code == 0, again.said
         changed = driver.run("run", "--space", "space.yaml", "--evaluator", f"{EVALUATOR} --other")
-        assert changed.exit_code == 2
-        assert "evaluator:" in changed.err
-        assert "--other" in changed.err
+    finally:
+        driver.close()
+    assert again.exit_code == 0, again.said
+    assert changed.exit_code == 2
+    assert "evaluator:" in changed.err
+    assert "--other" in changed.err
+
+
+def test_a_larger_total_goes_on_and_its_winner_is_confirmed(finished, tmp_path):
+    folder = tmp_path / "copy"
+    shutil.copytree(finished.folder, folder)
+    driver = Driver(folder)
+    try:
         assert driver.run(*RUN, "--trials", "5").exit_code == 0
         assert len(History.of(folder).trials()) == 5
         confirmed = driver.run("confirm")
@@ -146,8 +160,9 @@ def test_a_resumed_study_goes_on_and_another_evaluator_is_another_study(finished
     assert {call["seed"] for call in held_out} - {0} == {call["seed"] for call in held_out}
 
 
-def test_killed_in_the_middle_of_a_trial_it_leaves_nothing_and_goes_on(bench):
-    bench.behave(_2={"hang": True})
+def killed_in_the_middle_of_a_trial_it_leaves_nothing_and_goes_on(driver: Driver) -> None:
+    bench = Bench(driver)
+    bench.behave(_2={"hang": "deaf"})
     run = bench.driver.start(*RUN)
     bench.until_it_hangs()
     assert bench.driver.engines() != []
@@ -164,8 +179,9 @@ def test_killed_in_the_middle_of_a_trial_it_leaves_nothing_and_goes_on(bench):
     assert [call["attempt"] for call in asked] == [1, 2]
 
 
-def test_ctrl_c_ends_it_with_its_processes(bench):
-    bench.behave(_1={"hang": True})
+def ctrl_c_ends_it_with_its_processes(driver: Driver) -> None:
+    bench = Bench(driver)
+    bench.behave(_1={"hang": "deaf"})
     run = bench.driver.start(*RUN)
     bench.until_it_hangs()
     run.send_to_group(signal.SIGINT)
@@ -176,8 +192,9 @@ def test_ctrl_c_ends_it_with_its_processes(bench):
     assert bench.states() == ["feasible", "interrupted"]
 
 
-def test_one_that_hangs_is_a_failure_of_the_setting_and_the_study_goes_on(bench):
-    bench.behave(_2={"hang": True})
+def one_that_hangs_is_a_failure_of_the_setting_and_the_study_goes_on(driver: Driver) -> None:
+    bench = Bench(driver)
+    bench.behave(_2={"hang": "until told to end"})
     ran = bench.run("--evaluator-timeout", "1s")
     assert ran.exit_code == 0, ran.said
     assert bench.states() == ["feasible", "feasible", "failed", "feasible"]
@@ -187,25 +204,50 @@ def test_one_that_hangs_is_a_failure_of_the_setting_and_the_study_goes_on(bench)
     assert len(trial["attempts"]) == 2
 
 
-@pytest.mark.parametrize(
-    ("todo", "words"),
-    [
-        ({"exit": 3}, "the evaluator died: exit status 3"),
-        ({"metrics": {"output_tokens_per_s": float("nan")}}, "metrics.output_tokens_per_s"),
-    ],
-)
-def test_one_that_dies_or_talks_nonsense_three_times_stops_the_run_and_the_same_command_goes_on(bench, todo, words):
+def one_that_dies_three_times_stops_the_run_and_the_same_command_goes_on(driver: Driver) -> None:
+    words = three_times_stop_the_run_and_the_same_command_goes_on(driver, {"exit": 3})
+    assert "the evaluator died: exit status 3" in words
+    assert "RuntimeError: no such pod" in words
+
+
+def one_that_talks_nonsense_three_times_stops_the_run_and_the_same_command_goes_on(driver: Driver) -> None:
+    nonsense = {"metrics": {"output_tokens_per_s": float("nan")}}
+    assert "metrics.output_tokens_per_s" in three_times_stop_the_run_and_the_same_command_goes_on(driver, nonsense)
+
+
+def three_times_stop_the_run_and_the_same_command_goes_on(driver: Driver, todo: dict[str, Any]) -> str:
+    """What the run that was stopped said."""
+    bench = Bench(driver)
     bench.behave(_1=todo)
     ran = bench.run()
     assert ran.exit_code == 4, ran.said
     assert "3 times in a row" in ran.err
-    assert words in ran.err.replace("\n", " ")
     assert bench.states() == ["feasible", "interrupted"]
-    if "exit" in todo:
-        assert "RuntimeError: no such pod" in ran.err.replace("\n", " ")
     bench.behave()
     assert bench.run().exit_code == 0
     assert bench.states() == ["feasible"] * TRIALS
+    return ran.err.replace("\n", " ")
+
+
+DRILLS = (
+    killed_in_the_middle_of_a_trial_it_leaves_nothing_and_goes_on,
+    ctrl_c_ends_it_with_its_processes,
+    one_that_hangs_is_a_failure_of_the_setting_and_the_study_goes_on,
+    one_that_dies_three_times_stops_the_run_and_the_same_command_goes_on,
+    one_that_talks_nonsense_three_times_stops_the_run_and_the_same_command_goes_on,
+)
+
+
+@pytest.fixture(scope="module")
+def drills(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[Drill, Future[None]]]:
+    folders = [tmp_path_factory.mktemp("drill") for _ in DRILLS]
+    with two_at_a_time(dict(zip(DRILLS, map(driver_of_its_own, folders), strict=True))) as begun:
+        yield begun
+
+
+@pytest.mark.parametrize("drill", DRILLS, ids=[drill.__name__ for drill in DRILLS])
+def test_whatever_the_evaluator_does(drills, drill):
+    drills[drill].result()
 
 
 @pytest.mark.parametrize(
@@ -215,7 +257,8 @@ def test_one_that_dies_or_talks_nonsense_three_times_stops_the_run_and_the_same_
         (("--evaluator", "true", "--evaluator-timeout", "0s"), "--evaluator-timeout"),
     ],
 )
-def test_bad_options_are_refused_before_anything_is_recorded(bench, words, message):
+def test_bad_options_are_refused_before_anything_is_recorded(driver, words, message):
+    bench = Bench(driver)
     (bench.folder / "scripted.py").chmod(0o600)
     ran = bench.driver.run("run", "--space", "space.yaml", *words)
     assert ran.exit_code == 2, ran.said

@@ -8,16 +8,18 @@ import signal
 
 import pytest
 
-from tests.drill import RUN, TRIALS, History, assert_exact
+from tests.drill import RUN, History, assert_exact
 from tests.driving import LIMIT_S
 
 pytestmark = pytest.mark.timeout(200)
 
+TRIALS = 2
+RUN_BOTH = (*RUN, "--trials", str(TRIALS))
 DEAF = {"AUTOTUNE_SIM_FAULTS": json.dumps([{"fault": "ignore_sigterm"}, {"fault": "escape_group"}])}
 
 
 def test_the_next_run_ends_the_engine_that_outlived_optimizer_and_guard(driver, state_folder):
-    run = driver.start(*RUN, **DEAF)
+    run = driver.start(*RUN_BOTH, **DEAF)
     run.wait_for("trial #0: measuring")
     (guard,) = [one.pid for one in driver.left() if "guard.py" in one.command]
     os.kill(guard, signal.SIGSTOP)
@@ -28,7 +30,7 @@ def test_the_next_run_ends_the_engine_that_outlived_optimizer_and_guard(driver, 
     engine = [one.pid for one in driver.engines()]
     assert len(engine) == 2, "else there is nothing to show"
 
-    ended = driver.run(*RUN, limit_s=LIMIT_S)
+    ended = driver.run(*RUN_BOTH, limit_s=LIMIT_S)
     assert ended.exit_code == 0, ended.said
     (told,) = [line for line in ended.err.splitlines() if "an earlier run" in line]
     assert f"(pid {run.process.pid}) was killed and left processes of trial drill/0/1 behind" in told

@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import shutil
 import signal
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
-from tests.drill import RUN, SPEED, TRIALS, History, Recorded, assert_exact, blind_params, write_space
+from tests.drill import RUN, History, Recorded, assert_exact, blind_params, write_space
 from tests.driving import Driver, Finished
+from tests.integration.study.side_by_side import driver_of_its_own, side_by_side
 
 # The fixture below goes through all of it for whichever test comes first.
 pytestmark = pytest.mark.timeout(400)
 
+TRIALS = 3
 NEVER_READY = {"AUTOTUNE_SIM_FAULTS": json.dumps([{"fault": "never_ready"}])}
 COMMAND = f"python -m optimizer {' '.join(RUN)}"
+WAYS = {
+    "SIGTERM while launching": ("alone", 0),
+    "SIGINT to the process alone": ("alone", 1),
+    "SIGHUP to the group": ("group", 0),
+    "Ctrl-C": ("group", 1),
+}
+"""How a run is stopped, to the study that it belongs to and the trial that it meets."""
 
 
 @dataclass
@@ -33,22 +45,28 @@ class Told:
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory):
-    """One study, stopped once in every trial but the last, each time in another way."""
-    folder = tmp_path_factory.mktemp("signals")
-    write_space(folder)
-    driver, told = Driver(folder, SPEED), Told()
+def studies(tmp_path_factory):
+    """Two studies by name, each stopped once in every trial but the last, each time in another way."""
+    make = tmp_path_factory.mktemp
+    alone, group = side_by_side(
+        functools.partial(_study, make("alone"), _stop_while_launching, _stop_the_process_alone),
+        functools.partial(_study, make("group"), _stop_the_group, _stop_on_terminal),
+    )
+    return {"alone": alone, "group": group}
+
+
+def _study(folder: Path, *stops: Callable[[Driver, Told], None]) -> Told:
+    write_space(folder, {"trials": TRIALS})
+    driver, told = driver_of_its_own(folder), Told()
     try:
-        _stop_while_launching(driver, told)
-        _stop_on_terminal(driver, told)
-        _stop_by_signal(driver, told, "SIGINT to the process alone", 2, lambda run: run.send(signal.SIGINT))
-        _stop_by_signal(driver, told, "SIGHUP to the group", 3, lambda run: run.send_to_group(signal.SIGHUP))
+        for stop in stops:
+            stop(driver, told)
         told.ended = driver.run(*RUN)
         told.trials_after["the end"] = History.of(folder).trials()
-        yield told
     finally:
         driver.close()
         shutil.rmtree(folder)
+    return told
 
 
 def _stop_while_launching(driver: Driver, told: Told) -> None:
@@ -59,6 +77,20 @@ def _stop_while_launching(driver: Driver, told: Told) -> None:
     told.second, told.holder_pid = driver.run(*RUN), first.process.pid
     first.send(signal.SIGTERM)
     _note(driver, told, "SIGTERM while launching", first)
+
+
+def _stop_the_process_alone(driver: Driver, told: Told) -> None:
+    run = driver.start(*RUN)
+    run.wait_for("trial #1: measuring")
+    run.send(signal.SIGINT)
+    _note(driver, told, "SIGINT to the process alone", run)
+
+
+def _stop_the_group(driver: Driver, told: Told) -> None:
+    run = driver.start(*RUN)
+    run.wait_for("trial #0: measuring")
+    run.send_to_group(signal.SIGHUP)
+    _note(driver, told, "SIGHUP to the group", run)
 
 
 def _stop_on_terminal(driver: Driver, told: Told) -> None:
@@ -72,25 +104,15 @@ def _stop_on_terminal(driver: Driver, told: Told) -> None:
     told.on_terminal = run.heard
 
 
-def _stop_by_signal(driver: Driver, told: Told, name: str, number: int, send) -> None:
-    run = driver.start(*RUN)
-    run.wait_for(f"trial #{number}: measuring")
-    send(run)
-    _note(driver, told, name, run)
-
-
 def _note(driver: Driver, told: Told, name: str, run) -> None:
     told.gone_s[name] = driver.wait_until_all_gone()
     told.stopped[name] = run.finish()
     told.trials_after[name] = History.of(driver.folder).trials()
 
 
-WAYS = ("SIGTERM while launching", "Ctrl-C", "SIGINT to the process alone", "SIGHUP to the group")
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_the_run_ends_with_130_and_says_how_to_go_on(told, way):
-    stopped = told.stopped[way]
+@pytest.mark.parametrize(("way", "name"), [(way, name) for way, (name, _) in WAYS.items()])
+def test_the_run_ends_with_130_and_says_how_to_go_on(studies, way, name):
+    stopped = studies[name].stopped[way]
     assert stopped.exit_code == 130, stopped.said
     said = " ".join(stopped.said.split())
     assert "the record is complete and no engine is left" in said
@@ -98,34 +120,38 @@ def test_the_run_ends_with_130_and_says_how_to_go_on(told, way):
     assert "Traceback" not in said
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_no_process_is_left(told, way):
-    assert told.gone_s[way] < 10.0
+@pytest.mark.parametrize(("way", "name"), [(way, name) for way, (name, _) in WAYS.items()])
+def test_no_process_is_left(studies, way, name):
+    assert studies[name].gone_s[way] < 10.0
 
 
-@pytest.mark.parametrize(("way", "number"), [(way, number) for number, way in enumerate(WAYS)])
-def test_the_interrupted_trial_waits_under_its_number(told, way, number):
-    trials = told.trials_after[way]
+@pytest.mark.parametrize(("way", "name", "number"), [(way, *met) for way, met in WAYS.items()])
+def test_the_interrupted_trial_waits_under_its_number(studies, way, name, number):
+    trials = studies[name].trials_after[way]
     assert [trial.number for trial in trials] == list(range(number + 1))
     assert (trials[number].state, trials[number].attempts, trials[number].told) == ("interrupted", [1], "RUNNING")
 
 
-def test_the_study_ends_with_exactly_its_trials(told, unbroken):
+@pytest.mark.parametrize("name", ["alone", "group"])
+def test_the_study_ends_with_exactly_its_trials(studies, unbroken, name):
+    told = studies[name]
     assert told.ended is not None
     assert told.ended.exit_code == 0, told.ended.said
     trials = told.trials_after["the end"]
     assert_exact(trials, TRIALS)
-    assert [len(trial.attempts) for trial in trials] == [2, 2, 2, 2, 1]
-    assert blind_params(trials) == blind_params(History.of(unbroken.folder).trials())
+    assert [len(trial.attempts) for trial in trials] == [2, 2, 1]
+    assert blind_params(trials) == blind_params(History.of(unbroken.folder).trials())[:TRIALS]
 
 
-def test_a_study_is_run_by_one_process_at_a_time(told):
+def test_a_study_is_run_by_one_process_at_a_time(studies):
+    told = studies["alone"]
     assert told.second is not None
     assert told.second.exit_code == 4, told.second.said
     assert f"study drill is being run by another process (pid {told.holder_pid})" in told.second.err
 
 
-def test_a_terminal_shows_a_live_view(told):
-    assert "\x1b[" in told.on_terminal
-    for words in ("trial #1 (default), 2 of 5", "best so far: #0", "trials left, about", "of 0.3 s measured"):
-        assert words in told.on_terminal, words
+def test_a_terminal_shows_a_live_view(studies):
+    on_terminal = studies["group"].on_terminal
+    assert "\x1b[" in on_terminal
+    for words in ("trial #1 (default), 2 of 3", "best so far: #0", "trials left, about", "of 0.3 s measured"):
+        assert words in on_terminal, words

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from datetime import datetime
 
+import pytest
+
 from tests.drill import RUN, STUDY, TRIALS, History, assert_exact
+
+pytestmark = pytest.mark.timeout(200)
 
 MARGIN = 1.15
 """How much longer than the longest trial so far the next one is allowed for."""
@@ -31,7 +35,7 @@ def test_a_run_ends_before_the_trial_that_would_not_fit(driver_on_copy):
         assert spent_s + expected_s <= budget_s + 0.2, f"trial {number} was started too late"
 
 
-def test_a_budget_too_small_for_one_trial_starts_none(driver):
+def a_budget_too_small_for_one_trial_starts_none(driver):
     ran = driver.run(*RUN, "--time-budget", "5s")
     assert ran.exit_code == 3, ran.said
     assert "the time budget is used up" in ran.err
@@ -40,7 +44,7 @@ def test_a_budget_too_small_for_one_trial_starts_none(driver):
     assert History.of(driver.folder).trials() == []
 
 
-def test_a_budget_that_ends_with_nothing_feasible_ends_with_3_and_says_how_to_go_on(driver):
+def a_budget_that_ends_with_nothing_feasible_ends_with_3_and_says_how_to_go_on(driver):
     limited = (*RUN, "--slo", "p99_e2e_ms=1")
     assert driver.run(*limited, "--trials", "2").exit_code == 3
     words = (*limited, "--trials", "60", "--time-budget", "0.1s")
@@ -50,3 +54,14 @@ def test_a_budget_that_ends_with_nothing_feasible_ends_with_3_and_says_how_to_go
     assert f"go on with: python -m optimizer {' '.join(words)}" in " ".join(ran.err.split())
     assert "Nearest: #" in ran.out
     assert [trial.state for trial in History.of(driver.folder).trials()] == ["infeasible"] * 2
+
+
+DRILLS = (
+    a_budget_that_ends_with_nothing_feasible_ends_with_3_and_says_how_to_go_on,
+    a_budget_too_small_for_one_trial_starts_none,
+)
+
+
+@pytest.mark.parametrize("drill", DRILLS, ids=[drill.__name__ for drill in DRILLS])
+def test_a_budget_that_is_used_up(begun, drill):
+    begun[drill].result()

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import csv
+import functools
 import gzip
 import json
 import re
 import shlex
+import shutil
 import sys
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
 from optimizer.core.samplers import DEFAULT_SAMPLER
-from tests.drill import RUN, STUDY, TRIALS, History, assert_exact, write_space
-from tests.driving import Driver
+from tests.drill import RUN, STUDY, TRIALS, History, Recorded, assert_exact, write_space
+from tests.driving import Driver, Finished
+from tests.integration.study.side_by_side import FinishedStudy, driver_of_its_own, run_at_once, side_by_side
+
+pytestmark = pytest.mark.timeout(200)
 
 METRICS = ("output_tokens_per_s", "p99_e2e_ms", "p99_ttft_ms", "p99_tpot_ms", "p99_itl_ms", "preemptions")
 TRIAL_KEYS = {"number", "role", "state", "params", "value", "verdict", "metrics", "failure"}
@@ -101,16 +108,21 @@ def test_show_tells_one_trial_in_full(reader):
 
 def test_export_in_every_form(reader, listed):
     chosen = listed["trials"][listed["recommended"]["trial"]]
-    told = reader.json("export", "--format", "json")
+    as_json, as_command, as_flags = run_at_once(
+        reader,
+        ("export", "--format", "json"),
+        ("export", "--format", "command"),
+        ("export", "--format", "flags", "--trial", "2"),
+    )
+    told = json.loads(as_json.out)
     assert set(told) == {"argv", "flags", "env", "trial", "value", "baseline_value", "improvement", "confirmation"}
     assert (told["trial"], told["value"]) == (chosen["number"], chosen["value"])
     assert told["baseline_value"] == listed["trials"][0]["value"]
     assert told["improvement"] == pytest.approx(told["value"] / told["baseline_value"])
     assert told["argv"][:3] == [sys.executable, "-m", "optimizer.engine.simulated"]
     assert not any("autotune-" in word for word in told["argv"]), "the nonce of a launch is for that launch alone"
-    command = reader.run("export", "--format", "command").out
-    assert shlex.split(command.replace("\\\n", "")) == told["argv"]
-    flags = shlex.split(reader.run("export", "--format", "flags", "--trial", "2").out)
+    assert shlex.split(as_command.out.replace("\\\n", "")) == told["argv"]
+    flags = shlex.split(as_flags.out)
     params = listed["trials"][2]["params"]
     assert flags[flags.index("--max-num-seqs") + 1] == str(params["max-num-seqs"])
     assert "--load-format" not in flags, "random weights are for measuring only"
@@ -125,64 +137,84 @@ def test_every_attempt_leaves_its_log_and_its_request_samples(unbroken, listed):
         assert len(rows) == trial["metrics"]["requests_counted"]
 
 
-def test_the_same_command_again_does_nothing(driver_on_copy):
-    history = History.of(driver_on_copy.folder)
+CRASHES = {
+    "recorded but not told": (
+        "UPDATE trials SET state = 'RUNNING' WHERE number = 4",
+        "DELETE FROM trial_values WHERE trial_id = 5",
+    ),
+    "asked but not recorded": (
+        "UPDATE trials SET state = 'RUNNING' WHERE number = 4",
+        "DELETE FROM trial_values WHERE trial_id = 5",
+        "DELETE FROM autotune_attempts WHERE trial_id = 5",
+        "DELETE FROM autotune_trials WHERE number = 4",
+    ),
+    "asked for half": (
+        "UPDATE trials SET state = 'RUNNING' WHERE number = 4",
+        "DELETE FROM trial_values WHERE trial_id = 5",
+        "DELETE FROM trial_params WHERE trial_id = 5",
+        "DELETE FROM autotune_attempts WHERE trial_id = 5",
+        "DELETE FROM autotune_trials WHERE number = 4",
+    ),
+}
+"""How a crash between two writes leaves the database."""
+SAME, LARGER = "the same command", "a larger total"
+
+
+@dataclass(frozen=True)
+class GoneOn:
+    """What a command made of a copy of the finished study."""
+
+    ran: Finished
+    before: list[Recorded]
+    after: list[Recorded]
+
+
+def go_on(unbroken: FinishedStudy, folder: Path, crash: tuple[str, ...], words: tuple[str, ...]) -> GoneOn:
+    shutil.copytree(unbroken.folder, folder)
+    driver, history = driver_of_its_own(folder), History.of(folder)
     before = history.trials()
-    again = driver_on_copy.run(*RUN)
-    assert again.exit_code == 0, again.said
-    assert f"study {STUDY} goes on: 5 of 5 trials are done" in again.err
-    assert f"{TRIALS} of {TRIALS} trials" in again.out
-    assert history.trials() == before
-
-
-def test_a_larger_total_goes_on(driver_on_copy):
-    history = History.of(driver_on_copy.folder)
-    before = history.trials()
-    more = driver_on_copy.run(*RUN, "--trials", str(TRIALS + 1))
-    assert more.exit_code == 0, more.said
-    after = history.trials()
-    assert_exact(after, TRIALS + 1)
-    assert after[:TRIALS] == before
-
-
-@pytest.mark.parametrize(
-    "crash",
-    [
-        pytest.param(
-            ("UPDATE trials SET state = 'RUNNING' WHERE number = 4", "DELETE FROM trial_values WHERE trial_id = 5"),
-            id="recorded but not told",
-        ),
-        pytest.param(
-            (
-                "UPDATE trials SET state = 'RUNNING' WHERE number = 4",
-                "DELETE FROM trial_values WHERE trial_id = 5",
-                "DELETE FROM autotune_attempts WHERE trial_id = 5",
-                "DELETE FROM autotune_trials WHERE number = 4",
-            ),
-            id="asked but not recorded",
-        ),
-        pytest.param(
-            (
-                "UPDATE trials SET state = 'RUNNING' WHERE number = 4",
-                "DELETE FROM trial_values WHERE trial_id = 5",
-                "DELETE FROM trial_params WHERE trial_id = 5",
-                "DELETE FROM autotune_attempts WHERE trial_id = 5",
-                "DELETE FROM autotune_trials WHERE number = 4",
-            ),
-            id="asked for half",
-        ),
-    ],
-)
-def test_a_crash_between_two_writes_is_repaired(driver_on_copy, crash):
-    history = History.of(driver_on_copy.folder)
-    proposed = history.trials()[4].params
     history.change(*crash)
-    resumed = driver_on_copy.run(*RUN)
-    assert resumed.exit_code == 0, resumed.said
-    after = history.trials()
-    assert_exact(after, TRIALS)
-    assert after[4].params == proposed
-    assert after[4].attempts == [1]
+    try:
+        return GoneOn(driver.run(*RUN, *words), before, history.trials())
+    finally:
+        driver.close()
+
+
+@pytest.fixture(scope="module")
+def gone_on(unbroken, tmp_path_factory):
+    """Copies of the finished study with which a run went on, by what was done to each."""
+    todo: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+        SAME: ((), ()),
+        LARGER: ((), ("--trials", str(TRIALS + 1))),
+    }
+    todo |= {crash: (statements, ()) for crash, statements in CRASHES.items()}
+    base = tmp_path_factory.mktemp("gone-on")
+    calls = [functools.partial(go_on, unbroken, base / str(number), *what) for number, what in enumerate(todo.values())]
+    return dict(zip(todo, side_by_side(*calls), strict=True))
+
+
+def test_the_same_command_again_does_nothing(gone_on):
+    again = gone_on[SAME]
+    assert again.ran.exit_code == 0, again.ran.said
+    assert f"study {STUDY} goes on: 5 of 5 trials are done" in again.ran.err
+    assert f"{TRIALS} of {TRIALS} trials" in again.ran.out
+    assert again.after == again.before
+
+
+def test_a_larger_total_goes_on(gone_on):
+    more = gone_on[LARGER]
+    assert more.ran.exit_code == 0, more.ran.said
+    assert_exact(more.after, TRIALS + 1)
+    assert more.after[:TRIALS] == more.before
+
+
+@pytest.mark.parametrize("crash", CRASHES)
+def test_a_crash_between_two_writes_is_repaired(gone_on, crash):
+    resumed = gone_on[crash]
+    assert resumed.ran.exit_code == 0, resumed.ran.said
+    assert_exact(resumed.after, TRIALS)
+    assert resumed.after[4].params == resumed.before[4].params
+    assert resumed.after[4].attempts == [1]
 
 
 def test_another_space_under_the_same_name_is_refused_with_the_difference(driver_on_copy):
@@ -201,12 +233,15 @@ def test_params_are_plain_json_numbers(unbroken):
 
 
 def test_the_usual_sampler_says_why_it_proposes_what_it_does(driver):
-    write_space(driver.folder, {"sampler": DEFAULT_SAMPLER, "trials": 8})
+    """Two settings that knowledge suggests, and then its own model's."""
+    write_space(driver.folder, {"sampler": DEFAULT_SAMPLER, "trials": 5})
     ran = driver.run(*RUN)
     assert ran.exit_code == 0, ran.said
-    assert_exact(History.of(driver.folder).trials(), 8)
-    notes = [" ".join(driver.json("show", str(number), "--json")["notes"]) for number in range(8)]
-    assert "first trial" in notes[2] or "flip of" in notes[2], notes
-    assert any(f"proposed by {DEFAULT_SAMPLER}" in note for note in notes), notes
-    listed = driver.json("status", "--study", STUDY, "--json")
+    assert_exact(History.of(driver.folder).trials(), 5)
+    shows = [("show", str(number), "--json") for number in (2, 4)]
+    *shown, status = run_at_once(driver, *shows, ("status", "--study", STUDY, "--json"))
+    notes = [" ".join(json.loads(one.out)["notes"]) for one in shown]
+    assert "first trial 1 of 2" in notes[0], notes
+    assert f"proposed by {DEFAULT_SAMPLER}" in notes[1], notes
+    listed = json.loads(status.out)
     assert listed["recommended"]["reason"] in " ".join(ran.out.split())

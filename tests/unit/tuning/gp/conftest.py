@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import cast
@@ -18,6 +19,7 @@ from optimizer.search_spaces import BoolParameter, ChoiceParameter, FloatParamet
 from optimizer.tuning.strategy import Ask, Estimate, Seen
 
 
+@functools.cache
 def mixed_space():
     """Twelve parameters of every kind, two of them conditional."""
     return SearchSpace(
