@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from optimizer.core.scoring import Verdict
+from optimizer.core.statistics import share_interval
 from optimizer.objectives.rules import VerdictRules
 from optimizer.objectives.sequential import SloTest, judge
 
@@ -40,13 +41,10 @@ def judge_failures(failed: npt.NDArray[np.bool_], rules: VerdictRules) -> Failur
         failed: In order of schedule, shape (n,).
         rules: The allowed share and the error level.
     """
-    from scipy import stats  # takes a second to load, and only a measurement needs it
-
     count, n = int(np.count_nonzero(failed)), failed.size
     if n == 0:
         return FailureShare(Verdict.UNDECIDED, None, None)
-    interval = stats.binomtest(count, n).proportion_ci(rules.confidence)
-    low, high = float(interval.low), float(interval.high)
+    low, high = share_interval(count, n, level=rules.confidence)
     if count <= rules.error_rate * n:
         return FailureShare(Verdict.FEASIBLE, low, high)
     if rules.error_rate <= 0.0:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from optimizer.core.measurement import FloatArray
+from optimizer.core.statistics import student_quantile
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +48,6 @@ def ratio_of_means(first: FloatArray, second: FloatArray, *, level: float = 0.95
     Raises:
         ValueError: A set is empty, or a figure is not above 0.
     """
-    from scipy import stats  # takes a second to load, and only a confirmation needs it
-
     if not first.size or not second.size:
         raise ValueError("a ratio needs at least one run of each setting")
     if not all(np.isfinite(values).all() and (values > 0.0).all() for values in (first, second)):
@@ -64,5 +63,5 @@ def ratio_of_means(first: FloatArray, second: FloatArray, *, level: float = 0.95
         return Ratio(value, value, value, level)
     shares = [part / variance for part in parts]
     freedom = 1.0 / sum(share**2 / (log.size - 1) for share, log in zip(shares, logs, strict=True))
-    half = float(stats.t.ppf((1.0 + level) / 2.0, freedom)) * math.sqrt(variance)
+    half = student_quantile((1.0 + level) / 2.0, freedom) * math.sqrt(variance)
     return Ratio(value, math.exp(difference - half), math.exp(difference + half), level)

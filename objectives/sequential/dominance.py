@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from statistics import NormalDist
 
 import numpy as np
 
 from optimizer.core.measurement import FloatArray
+from optimizer.core.statistics import student_quantile
 from optimizer.objectives.sequential.intervals import lag_one_correlation
 
 FEWEST_BLOCKS = 10
@@ -30,14 +32,12 @@ def optimistic_mean(values_per_block: FloatArray, *, maximise: bool, level: floa
     Returns:
         None while there are fewer than `FEWEST_BLOCKS`, or when a value is not finite.
     """
-    from scipy import stats  # takes a second to load, and only a measurement needs it
-
     n = values_per_block.size
     if n < FEWEST_BLOCKS or not np.isfinite(values_per_block).all():
         return None
     correlation = min(max(lag_one_correlation(values_per_block) + 2.0 / math.sqrt(n), 0.0), 0.9)
     scale = float(np.std(values_per_block, ddof=1)) * math.sqrt((1.0 + correlation) / (1.0 - correlation))
-    student = float(stats.t.ppf(1.0 - level / 4.0, n - 1) / stats.norm.ppf(1.0 - level / 4.0))
+    student = student_quantile(1.0 - level / 4.0, n - 1) / NormalDist().inv_cdf(1.0 - level / 4.0)
     rho2 = (2.0 * math.log(1.0 / level) + math.log(1.0 + 2.0 * math.log(1.0 / level))) / _SHARPEST_AT
     grown = n * rho2 + 1.0
     half = math.sqrt(2.0 * grown / (n * n * rho2) * math.log1p(math.sqrt(grown) / (2.0 * level)))

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from optimizer.core.measurement import FloatArray
-from optimizer.core.statistics import Interval, percentile_interval
+from optimizer.core.statistics import Interval, percentile_interval, student_quantile
 from optimizer.objectives.sequential.runs import OverSequence
 
 _WINDOWS = (1, 4, 16)
@@ -113,8 +113,6 @@ def mean_interval(values: FloatArray, *, level: float = 0.95) -> Interval:
     Returns:
         Unbounded of fewer than four values, or where one of them is infinite.
     """
-    from scipy import stats  # takes a second to load, and only a measurement needs it
-
     if values.size < _LEAST_BLOCKS or not np.isfinite(values).all():
         return Interval(None, None)
     means, left = values, 0.0
@@ -125,7 +123,7 @@ def mean_interval(values: FloatArray, *, level: float = 0.95) -> Interval:
             break
     spread = float(np.std(means, ddof=1)) / math.sqrt(means.size)
     left = min(max(left, 0.0), 0.9)
-    half = float(stats.t.ppf((1.0 + level) / 2.0, means.size - 1)) * spread * math.sqrt((1.0 + left) / (1.0 - left))
+    half = student_quantile((1.0 + level) / 2.0, means.size - 1) * spread * math.sqrt((1.0 + left) / (1.0 - left))
     centre = float(np.mean(values))
     return Interval(centre - half, centre + half)
 

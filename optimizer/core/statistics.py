@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,15 +34,42 @@ def percentile_interval(values: FloatArray, percent: float, *, level: float = 0.
         percent: 0 < percent < 100.
         level: Two-sided confidence.
     """
-    from scipy import stats  # takes a second to load, and only a measurement needs it
-
     n = values.size
     if n == 0:
         return Interval(None, None)
     ordered = np.sort(values)
     tail = (1.0 - level) / 2.0
-    low_rank = int(stats.binom.ppf(tail, n, percent / 100.0))
-    high_rank = int(stats.binom.ppf(1.0 - tail, n, percent / 100.0)) + 1
+    low_rank = binomial_quantile(tail, n, percent / 100.0)
+    high_rank = binomial_quantile(1.0 - tail, n, percent / 100.0) + 1
     low = float(ordered[low_rank - 1]) if low_rank >= 1 else None
     high = float(ordered[high_rank - 1]) if high_rank <= n else None
     return Interval(low, high)
+
+
+def student_quantile(probability: float, freedom: float) -> float:
+    """Of Student's t distribution with so many degrees of freedom, which need not be whole.
+
+    These three stand here for `scipy.stats`, which takes a second to load, and each command that measures loads it.
+    """
+    from scipy import special  # takes a third of a second to load, and only a measurement needs it
+
+    return float(special.stdtrit(freedom, probability))
+
+
+def binomial_quantile(probability: float, n: int, share: float) -> int:
+    """The least k with P(Binomial(n, share) <= k) >= probability."""
+    from scipy import special  # as above
+
+    k = math.ceil(float(special.bdtrik(probability, n, share)))
+    # The continuous solution may lie above a whole number by rounding alone.
+    return k - 1 if k > 0 and special.bdtr(k - 1, n, share) >= probability else k
+
+
+def share_interval(count: int, n: int, *, level: float) -> tuple[float, float]:
+    """The exact interval for a share of which `count` in `n` was seen (Clopper and Pearson, Biometrika 1934)."""
+    from scipy import special  # as above
+
+    tail = (1.0 - level) / 2.0
+    low = 0.0 if count == 0 else float(special.betaincinv(count, n - count + 1, tail))
+    high = 1.0 if count == n else float(special.betaincinv(count + 1, n - count, 1.0 - tail))
+    return low, high

@@ -8,8 +8,16 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
-from optimizer.core.statistics import Interval, percentile, percentile_interval
+from optimizer.core.statistics import (
+    Interval,
+    binomial_quantile,
+    percentile,
+    percentile_interval,
+    share_interval,
+    student_quantile,
+)
 
 
 def ranks(n: int, percent: float, level: float = 0.95) -> tuple[float | None, float | None]:
@@ -105,3 +113,22 @@ def test_ends_are_values_in_order_and_widen_with_the_confidence(values, percent,
 def test_the_percentile_interpolates_between_values():
     assert percentile(np.array([4.0, 1.0, 3.0, 2.0]), 50.0) == 2.5
     assert percentile(np.array([7.0]), 99.0) == 7.0
+
+
+@given(st.floats(1e-6, 1.0 - 1e-6), st.integers(1, 5000), st.floats(0.001, 0.999))
+def test_the_binomial_quantile_is_the_least_count_that_reaches_the_probability(probability, n, share):
+    assert binomial_quantile(probability, n, share) == int(stats.binom.ppf(probability, n, share))
+
+
+@given(st.floats(0.001, 0.999), st.floats(1.0, 200.0))
+def test_the_student_quantile_is_that_of_the_distribution(probability, freedom):
+    assert student_quantile(probability, freedom) == pytest.approx(
+        stats.t.ppf(probability, freedom), rel=1e-9, abs=1e-12
+    )
+
+
+@given(st.integers(1, 4000), st.data(), st.floats(0.5, 0.999))
+def test_the_interval_of_a_share_is_the_exact_one(n, data, level):
+    count = data.draw(st.integers(0, n))
+    exact = stats.binomtest(count, n).proportion_ci(level)
+    assert share_interval(count, n, level=level) == pytest.approx((exact.low, exact.high), rel=1e-9, abs=1e-12)
