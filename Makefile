@@ -49,7 +49,7 @@ run: setup ## Set up, then tune SPACE on a live vLLM on the CPU (ARGS go to `opt
 # start engines (tests/conftest.py), one for the others.
 test: setup-dev ## Set up, then run the linters and every test that needs Python alone
 	@failed=; $(LINT); \
-	$(BIN)/python -m pytest -m "not soak" --numprocesses 2 --dist loadgroup $(PYTEST_ARGS) || failed="$$failed pytest"; \
+	$(BIN)/python -m pytest -m "not soak" --numprocesses 2 --dist loadscope $(PYTEST_ARGS) || failed="$$failed pytest"; \
 	if [ -n "$$failed" ]; then echo "make test: failed:$$failed" >&2; exit 1; fi
 
 lint: setup-dev ## Run ruff, mypy and import-linter

@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 
 import pytest
 from hypothesis import settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 from tests.postgres_server import postgres_is_there, postgres_server
 
@@ -39,18 +41,20 @@ NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
 
 
 PROCESSES = ("contract", "integration", "e2e", "gpu", "soak")
-"""Folders whose tests start engines and watch what is left of them: where there are several workers, one runs all of
-these, one after another, and none meets another's engine."""
+"""Folders whose tests start engines and watch what is left of them."""
 _deselected = 0
 """By -m or -k; where there are workers, in one of them."""
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    here = Path(__file__).parent
-    for item in items:
-        if item.path.relative_to(here).parts[0] in PROCESSES:
-            item.add_marker(pytest.mark.xdist_group("processes"))
+class OneForProcesses(LoadScopeScheduling):  # type: ignore[misc]  # xdist ships no types
+    """Where there are several workers, one runs all tests that start engines, so that none meets another's."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "processes" if nodeid.split("/")[1] in PROCESSES else nodeid
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
+    return OneForProcesses(config, log)
 
 
 def pytest_deselected(items: Sequence[pytest.Item]) -> None:
@@ -63,7 +67,6 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         session.config.workeroutput["deselected"] = _deselected
 
 
-@pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
     global _deselected
     _deselected = getattr(node, "workeroutput", {}).get("deselected", 0)
