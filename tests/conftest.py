@@ -40,8 +40,8 @@ NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
 """Marker to a probe of this machine, and what to say when it finds nothing."""
 
 
-PROCESSES = ("contract", "integration", "e2e", "gpu", "soak")
-"""Folders whose tests start engines and watch what is left of them."""
+PROCESSES = ("tests/contract/test_engine", "tests/e2e/", "tests/gpu/", "tests/integration/", "tests/soak/")
+"""How the ids of tests begin that start engines and watch what is left of them."""
 _deselected = 0
 """By -m or -k; where there are workers, in one of them."""
 
@@ -50,7 +50,7 @@ class OneForProcesses(LoadScopeScheduling):  # type: ignore[misc]  # xdist ships
     """Where there are several workers, one runs all tests that start engines, so that none meets another's."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return "processes" if nodeid.split("/")[1] in PROCESSES else nodeid
+        return "processes" if nodeid.startswith(PROCESSES) else nodeid
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
