@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import signal
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
@@ -16,6 +17,9 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
 from tests.postgres_server import postgres_is_there, postgres_server
+
+# `nohup make test` ignores SIGHUP, and with it every process that a test sends one.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # A test that fails on a busy machine says nothing: how long things take is for the benchmarks.
 settings.register_profile("untimed", deadline=None)

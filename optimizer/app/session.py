@@ -114,7 +114,9 @@ async def interruptible(work: Coroutine[Any, Any, T], host: HostState, *, kept: 
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, stop, number)
+        # `nohup` ignores SIGHUP so that a run goes on when its terminal closes; a shell's background job, SIGINT.
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            loop.add_signal_handler(number, stop, number)
     try:
         return await task
     except asyncio.CancelledError:

@@ -18,6 +18,10 @@ class Interval:
     high: float | None
 
 
+_ROUNDING = 1e-13
+"""Relative error of a binomial probability."""
+
+
 def percentile(values: FloatArray, percent: float) -> float | None:
     """The percentile by linear interpolation between order statistics, or None of no values."""
     return float(np.percentile(values, percent)) if values.size else None
@@ -62,7 +66,7 @@ def binomial_quantile(probability: float, n: int, share: float) -> int:
 
     k = math.ceil(float(special.bdtrik(probability, n, share)))
     # The continuous solution may lie above a whole number by rounding alone.
-    return k - 1 if k > 0 and special.bdtr(k - 1, n, share) >= probability else k
+    return k - 1 if k > 0 and special.bdtr(k - 1, n, share) >= probability * (1.0 - _ROUNDING) else k
 
 
 def share_interval(count: int, n: int, *, level: float) -> tuple[float, float]:

@@ -269,6 +269,20 @@ def test_a_signal_ends_the_run_with_the_record_complete(engines, request_of, wat
     assert len(outcome.trials) == 3
 
 
+def test_a_run_under_nohup_outlives_its_terminal(engines, request_of, watcher):
+    async def hung_up() -> None:
+        os.kill(os.getpid(), signal.SIGHUP)
+        await asyncio.sleep(0)
+
+    engines.attempt = hung_up
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert len(run_study(request_of(), watcher).trials) == 3
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def test_processes_that_cannot_be_ended_are_named(engines, request_of, watcher):
     engines.survivors = (Seen(4711, 1, 1, 4711, 4711, "VLLM::EngineCor"),)
 
