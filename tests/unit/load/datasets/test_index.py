@@ -124,7 +124,7 @@ def test_a_packed_file_is_read_like_a_plain_one(write: Write) -> None:
     assert packed.sha256 != plain.sha256
 
 
-@pytest.mark.parametrize("content", [b"plain text", gzip.compress(b"x" * 9999)[:-12]])
+@pytest.mark.parametrize("content", [b"plain text", gzip.compress(b"x" * 9999)[:-12]], ids=["plain text", "cut short"])
 def test_what_is_no_whole_gzip_file_is_refused(write: Write, content: bytes) -> None:
     with pytest.raises(InputError, match="not a whole gzip file"):
         jsonl(write(content, "data.jsonl.gz"))
