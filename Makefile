@@ -45,11 +45,10 @@ help: ## Show this list
 run: setup ## Set up, then tune SPACE on a live vLLM on the CPU (ARGS go to `optimizer run`)
 	@$(BIN)/python -m optimizer run --space $(SPACE) $(ARGS)
 
-# Linters and tests both run, whatever the first say; pytest's closing line comes last. Two workers: one for the tests that
-# start engines (tests/conftest.py), one for the others.
+# Linters and tests both run, whatever the first say; pytest's closing line comes last.
 test: setup-dev ## Set up, then run the linters and every test that needs Python alone
 	@failed=; $(LINT); \
-	$(BIN)/python -m pytest -m "not soak" --numprocesses 2 --dist loadscope $(PYTEST_ARGS) || failed="$$failed pytest"; \
+	$(BIN)/python -m pytest -m "not soak" $(PYTEST_ARGS) || failed="$$failed pytest"; \
 	if [ -n "$$failed" ]; then echo "make test: failed:$$failed" >&2; exit 1; fi
 
 lint: setup-dev ## Run ruff, mypy and import-linter

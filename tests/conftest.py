@@ -7,14 +7,12 @@ import os
 import shutil
 import signal
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import pytest
 from hypothesis import settings
-from xdist.remote import Producer
-from xdist.scheduler import LoadScopeScheduling
 
 from tests.postgres_server import postgres_is_there, postgres_server
 
@@ -42,38 +40,6 @@ NEEDS: dict[str, tuple[Callable[[], bool], str]] = {
     "postgres": (postgres_is_there, "PostgreSQL is not installed on this machine"),
 }
 """Marker to a probe of this machine, and what to say when it finds nothing."""
-
-
-PROCESSES = ("tests/contract/test_engine", "tests/e2e/", "tests/gpu/", "tests/integration/", "tests/soak/")
-"""How the ids of tests begin that start engines and watch what is left of them."""
-_deselected = 0
-"""By -m or -k; where there are workers, in one of them."""
-
-
-class OneForProcesses(LoadScopeScheduling):  # type: ignore[misc]  # xdist ships no types
-    """Where there are several workers, one runs all tests that start engines, so that none meets another's."""
-
-    def _split_scope(self, nodeid: str) -> str:
-        return "processes" if nodeid.startswith(PROCESSES) else nodeid
-
-
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
-    return OneForProcesses(config, log)
-
-
-def pytest_deselected(items: Sequence[pytest.Item]) -> None:
-    global _deselected  # hooks of one plugin share nothing else
-    _deselected += len(items)
-
-
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    if hasattr(session.config, "workeroutput"):
-        session.config.workeroutput["deselected"] = _deselected
-
-
-def pytest_testnodedown(node: Any) -> None:
-    global _deselected
-    _deselected = getattr(node, "workeroutput", {}).get("deselected", 0)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -107,15 +73,16 @@ def _reason(report: pytest.TestReport | pytest.CollectReport) -> str:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     skipped = [r for r in terminalreporter.stats.get("skipped", []) if not hasattr(r, "wasxfail")]
+    deselected = len(terminalreporter.stats.get("deselected", []))
     terminalreporter.section("left out")
     for reason, count in Counter(_reason(report) for report in skipped).most_common():
         terminalreporter.line(f"{count} skipped: {reason}")
         for report in skipped:
             if _reason(report) == reason:
                 terminalreporter.line(f"    {report.nodeid}")
-    if _deselected:
-        terminalreporter.line(f"{_deselected} not selected by -m or -k")
-    if not skipped and not _deselected:
+    if deselected:
+        terminalreporter.line(f"{deselected} not selected by -m or -k")
+    if not skipped and not deselected:
         terminalreporter.line("nothing")
 
 
