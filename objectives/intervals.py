@@ -41,9 +41,7 @@ def metric_interval(
     if match is not None:
         known_ms = latencies(load, match[3]).known_ms
         if match[2] is None:
-            around = mean_interval(known_ms, level=confidence)
-            # Of few independent requests it is wide enough to reach below 0, where no latency lies.
-            return around if around.low is None else replace(around, low=max(0.0, around.low))
+            return mean_latency_interval(known_ms, level=confidence)
         return tail_percentile_interval(known_ms, float(match[2]), level=confidence)
     per_second = rate_per_second(load, metric, limits)
     if per_second is None or per_second.size < 4 or value <= 0.0:
@@ -54,6 +52,12 @@ def metric_interval(
     # The bins are whole seconds and the value is of the whole window: the width is theirs, the centre the value.
     half = (around.high - around.low) / 2.0
     return Interval(max(0.0, value - half), value + half)
+
+
+def mean_latency_interval(known_ms: FloatArray, *, level: float) -> Interval:
+    """As `mean_interval`, which of few independent requests reaches below 0: no latency lies there."""
+    around = mean_interval(known_ms, level=level)
+    return around if around.low is None else replace(around, low=max(0.0, around.low))
 
 
 def rate_per_second(load: LoadResult, metric: str, limits: Sequence[Limit] = ()) -> FloatArray | None:

@@ -15,12 +15,12 @@ from optimizer.core.measurement import FloatArray, LoadResult, Measurement
 from optimizer.core.scoring import Constraint, Score, Verdict
 from optimizer.core.stop_reason import StopReason
 from optimizer.objectives.failures import judge_failures
-from optimizer.objectives.intervals import metric_interval
+from optimizer.objectives.intervals import mean_latency_interval, metric_interval
 from optimizer.objectives.latencies import Latencies, latencies, pending
 from optimizer.objectives.limits import Limit
 from optimizer.objectives.objective import Objective
 from optimizer.objectives.rules import USUAL_RULES, VerdictRules
-from optimizer.objectives.sequential import SloTest, judge, mean_interval
+from optimizer.objectives.sequential import SloTest, judge
 
 UNBOUNDED_VIOLATION = 1.5
 """Violation of a statistic that falls on a failed request (e^1.5 is 4.5 times the limit), unless what was measured
@@ -126,7 +126,7 @@ def _is_contradicted(verdict: Verdict, observed: float, test: SloTest) -> bool:
 
 def _check_mean(limit: Limit, known_ms: FloatArray, load: LoadResult, rules: VerdictRules) -> Constraint:
     observed = float(np.mean(known_ms))
-    interval = mean_interval(known_ms, level=rules.confidence)
+    interval = mean_latency_interval(known_ms, level=rules.confidence)
     verdict = _presumed(limit, load)
     if limit.own or math.isinf(observed):
         verdict = Verdict.FEASIBLE if holds(observed, limit.limit_ms) else Verdict.INFEASIBLE
@@ -138,8 +138,7 @@ def _check_mean(limit: Limit, known_ms: FloatArray, load: LoadResult, rules: Ver
         name=limit.slo.name,
         limit=limit.limit_ms,
         observed=_finite(observed),
-        # As in `metric_interval`: of few independent requests it is wide enough to reach below 0.
-        low=None if interval.low is None else max(0.0, interval.low),
+        low=interval.low,
         high=interval.high,
         violation=on_the_side_of(verdict, violation_of(observed, limit.limit_ms, known_ms)),
         verdict=verdict,

@@ -249,12 +249,8 @@ def _remembering(find: Callable[[], list[Seen]]) -> Callable[[], list[Seen]]:
 
     def find_all() -> list[Seen]:
         found = {process.key: process for process in find()}
-        for key in known.keys() - found.keys():
-            process = look(key.pid)
-            if process is not None and process.key == key:
-                found[key] = process
         known.update(found)
-        return sorted(found.values())
+        return [known[key] for key in sorted(known) if key in found or start_ticks(key.pid) == key.start_ticks]
 
     return find_all
 

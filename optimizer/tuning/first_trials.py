@@ -92,7 +92,7 @@ def first_settings(
         other_bytes: Of the device's memory, in use by others.
     """
     plan = _Plan(space, facts, baseline_params, pool_tokens, other_bytes)
-    taken: list[Params] = [dict(baseline_params), {}, plan.existing(plan.usual)]
+    taken: list[Params] = [dict(baseline_params), {}, space.existing(plan.usual)]
     found: list[FirstSetting] = []
     for draft, reason in plan.drafts():
         params = _legal(space, draft, accepts)
@@ -135,10 +135,6 @@ class _Plan:
         self.usual: Params = {
             name: _usual(parameter, baseline.get(name)) for name, parameter in space.parameters.items()
         }
-
-    def existing(self, full: Params) -> Params:
-        """Those parameters of a draft that exist in it."""
-        return self._space.existing(full)
 
     def drafts(self) -> list[tuple[Params, str]]:
         """Every idea, whether or not it differs from the others in this space."""
@@ -209,7 +205,7 @@ class _Plan:
         """The draft with as many requests at once as there are or as the pool holds, and steps and graphs for them."""
         facts = self._facts
         wanted = None if facts.in_flight is None else float(facts.in_flight)
-        pool = self._pool_tokens(self.existing(draft))
+        pool = self._pool_tokens(self._space.existing(draft))
         if pool is not None and pool > 0.0:
             fitting = max(math.floor((pool - facts.shared_prefixes * self._shared(draft)) / held_tokens), 1)
             if wanted is None or fitting < wanted:

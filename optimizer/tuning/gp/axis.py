@@ -37,12 +37,7 @@ class Axis:
     @property
     def values(self) -> tuple[ParamValue, ...]:
         """Of a choice; empty for a range."""
-        match self.parameter:
-            case ChoiceParameter():
-                return self.parameter.values
-            case BoolParameter():
-                return (False, True)
-        return ()
+        return self.parameter.values if isinstance(self.parameter, ChoiceParameter | BoolParameter) else ()
 
     @property
     def is_ordered(self) -> bool:

@@ -24,7 +24,7 @@ Foretold: TypeAlias = Callable[[FloatArray], FloatArray]
 """Rows of codes to what a prior model expects of them, shape (rows,); NaN where it cannot tell."""
 
 
-FORECAST_COLUMNS = 2
+_FORECAST_COLUMNS = 2
 """What a prior model says, and whether it can tell nothing."""
 _FORETOLD_LOG_LENGTH = 0.3
 """Median of the log length scale of what a prior model says, as a feature."""
@@ -52,7 +52,7 @@ class Forecast:
     scale: float
 
     def of(self, points: Points) -> tuple[FloatArray, FloatArray]:
-        """The settings' features with `FORECAST_COLUMNS` more behind them, and the means, shape (points,).
+        """The settings' features with those of the forecast behind them, and the means, shape (points,).
 
         Of a setting of which nothing can be told the mean is that of the observed ones; as a feature it is unlike any
         other, not alike to the average one.
@@ -138,5 +138,5 @@ def _forecast(foretold: Foretold, at: Points) -> Forecast | None:
 def _fitted_with(data: Data, groups: Sequence[slice], beliefs: Beliefs) -> GaussianProcess:
     own = (*(beliefs.own_log_lengths or (None,) * len(groups)), _FORETOLD_LOG_LENGTH)
     end = groups[-1].stop
-    more = slice(end, end + FORECAST_COLUMNS)
+    more = slice(end, end + _FORECAST_COLUMNS)
     return fitted(data, (*groups, more), replace(beliefs, own_log_lengths=own), has_prior=True)
