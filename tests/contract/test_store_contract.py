@@ -178,7 +178,7 @@ trials = st.builds(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(record=trials)
 def test_a_trial_comes_back_exactly_as_it_was_put(store, record):
     study = new_study(store)
@@ -193,7 +193,7 @@ def test_a_trial_comes_back_exactly_as_it_was_put(store, record):
     assert exact(store.trials(study)) == exact([record])
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     created_at=times,
     identity=json_objects,
@@ -217,7 +217,7 @@ def test_what_is_not_there_is_none_or_empty(store):
     assert store.trial(study, 7) is None
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     number=st.integers(0, 10**6),
     params=st.dictionaries(

@@ -245,7 +245,7 @@ def drills(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[Drill, Fut
         yield begun
 
 
-@pytest.mark.parametrize("drill", DRILLS, ids=[drill.__name__ for drill in DRILLS])
+@pytest.mark.parametrize("drill", DRILLS)
 def test_whatever_the_evaluator_does(drills, drill):
     drills[drill].result()
 

@@ -145,7 +145,7 @@ DRILLS = (
 )
 
 
-@pytest.mark.parametrize("drill", DRILLS, ids=[drill.__name__ for drill in DRILLS])
+@pytest.mark.parametrize("drill", DRILLS)
 def test_whatever_an_engine_does(begun, drill):
     begun[drill].result()
 

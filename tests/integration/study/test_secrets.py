@@ -73,6 +73,6 @@ DRILLS = (
 )
 
 
-@pytest.mark.parametrize("drill", DRILLS, ids=[drill.__name__ for drill in DRILLS])
+@pytest.mark.parametrize("drill", DRILLS)
 def test_nothing_planted_is_found(begun, drill):
     begun[drill].result()

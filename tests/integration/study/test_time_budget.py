@@ -62,6 +62,6 @@ DRILLS = (
 )
 
 
-@pytest.mark.parametrize("drill", DRILLS, ids=[drill.__name__ for drill in DRILLS])
+@pytest.mark.parametrize("drill", DRILLS)
 def test_a_budget_that_is_used_up(begun, drill):
     begun[drill].result()

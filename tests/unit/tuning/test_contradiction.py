@@ -108,7 +108,7 @@ def test_rules_that_random_settings_never_keep_are_walked_to(rules, seed):
         assert searched.broken_rules(searched.flags(full, device_memory_bytes=None)) == ()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     bounds=st.lists(st.tuples(st.integers(0, 6), st.integers(1, 6)), min_size=2, max_size=3),
     rules=st.lists(

@@ -181,7 +181,7 @@ def spaces(draw: st.DrawFn) -> SearchSpace:
     return SearchSpace(held)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(
     space=spaces(),
     prompt=st.floats(1.0, 50_000.0),

@@ -88,7 +88,7 @@ def test_none_where_no_two_changes_do():
     assert nearest(SPACE, START, lambda params: False) is None
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     memory=st.sampled_from(grid(MEMORY)),
     seqs=st.integers(4, 128),

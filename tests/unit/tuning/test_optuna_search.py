@@ -238,7 +238,6 @@ def state_of(constraints):
 
 @settings(
     max_examples=8,
-    deadline=None,
     phases=[Phase.generate],  # each example is a study on disk: too slow to be made smaller
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )

@@ -114,7 +114,7 @@ def test_only_what_fails_at_the_optimistic_end_is_a_misfit(account):
     assert not any(misfit and not doubt for misfit, doubt in zip(rejected, doubtful, strict=True))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     share=st.floats(0.05, 1.0),
     tokens=st.integers(1, 65536),
@@ -140,7 +140,7 @@ def test_ends_bracket_the_middle_and_a_misfit_has_a_reason_and_a_grade(share, to
         assert prediction.request_bytes > prediction.pool_bytes.high
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(share=st.floats(0.1, 0.9), more=st.floats(0.001, 0.1))
 def test_more_memory_never_makes_a_misfit(share, more):
     def shortfall(utilization: float) -> float:

@@ -160,7 +160,7 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_whatever_a_field_holds_the_answer_is_a_shape_or_a_reason(config, data):
     name = data.draw(st.sampled_from(["qwen2.5-14b", "deepseek-v3", "gemma-3-12b", "gpt-oss-20b", "qwen2.5-14b-awq"]))

@@ -64,7 +64,7 @@ def test_without_any_over_the_level_the_longest_run_decides_how_many_requests_it
     assert evidence(none_over, 0.01, Side.BELOW, 1.0) > 3.0 > evidence(none_over, 0.01, Side.BELOW, 16.0)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(
     seed=st.integers(0, 10**6),
     n=st.integers(50, 3000),
@@ -81,7 +81,6 @@ def test_one_more_over_the_level_in_a_run_hardly_ever_speaks_for_a_small_share(
     assert more <= max(less, 0.0) + 0.1, "a tenth of a nat decides nothing"
 
 
-@settings(deadline=None)
 @given(over=st.lists(st.booleans(), min_size=1, max_size=200), allowed=st.sampled_from([0.001, 0.01, 0.1, 0.5, 0.9]))
 def test_evidence_is_finite_and_never_strong_for_both(over: list[bool], allowed: float) -> None:
     flags = np.array(over)

@@ -81,7 +81,7 @@ def test_the_first_decision_stands() -> None:
     assert later.evidence_for < later.needed_for
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(seed=st.integers(0, 10**6), p99=st.sampled_from([0.6, 0.9, 1.1, 2.0]), step=st.integers(100, 700))
 def test_asking_often_decides_no_later_than_asking_once(seed: int, p99: float, step: int) -> None:
     values = latencies(2000, p99, seed)
@@ -96,7 +96,7 @@ def test_asking_often_decides_no_later_than_asking_once(seed: int, p99: float, s
         assert state.decided_at <= once.decided_at
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 10**6), p99=st.floats(0.2, 4.0), unit=st.sampled_from([0.25, 8.0, 1024.0]))
 def test_the_unit_does_not_matter_and_verdicts_agree_with_what_was_seen(seed: int, p99: float, unit: float) -> None:
     values = latencies(1200, p99, seed)

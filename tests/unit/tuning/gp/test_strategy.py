@@ -61,7 +61,7 @@ def test_it_comes_nearer_to_the_optimum_than_random_settings(space, engine, seen
     assert np.median(ours) < 0.7 * np.median(random), (ours, random)
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 10_000), count=st.integers(0, 12))
 def test_every_proposal_is_a_new_setting_of_the_space_that_keeps_rules_and_may_start(
     space, engine, seen_as, ask, seed, count

@@ -166,7 +166,7 @@ LAUNCHES = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(
     launch=LAUNCHES,
     prompt=st.floats(1.0, 1e6),

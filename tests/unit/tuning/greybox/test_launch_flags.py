@@ -21,7 +21,7 @@ PARAMS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(PARAMS)
 def test_both_ways_agree(params):
     resolved = tiny_config().resolve(params, device_memory_bytes=DEVICE_BYTES).flags
