@@ -33,8 +33,6 @@ _TOOL_FLAGS: Final = {
     "api-key": "the tool gives each engine a random key; a key of yours would end in the record",
     "served-model-name": "the tool serves under a launch nonce that proves whose engine answers",
     "enable-ssl-refresh": _TLS,
-    "api-server-count": "the tool starts `python -m vllm.entrypoints.openai.api_server`, which runs one API server "
-    "whatever it says; only `vllm serve` obeys it",
     "headless": _HTTP,
     "grpc": _HTTP,
     "tokens-only": "the tool measures through /v1/completions, which is not there then",

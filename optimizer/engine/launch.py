@@ -24,11 +24,12 @@ from optimizer.engine.readiness import (
     health,
     prove,
     start_timeout,
+    until_all_are_up,
     until_healthy,
     watch_start,
     whose_server,
 )
-from optimizer.engine.vllm.argv import server_arguments
+from optimizer.engine.vllm.argv import SERVER_MODULE, api_servers, server_arguments, server_module
 from optimizer.engine.vllm.environment import engine_environment
 from optimizer.engine.vllm.failures import classify
 from optimizer.engine.vllm.startup_log import StartupFacts, startup_facts
@@ -57,7 +58,8 @@ class EngineProgram:
     """What is started: the words before the server's arguments, and what the environment needs besides.
 
     Attributes:
-        head: Program words, such as `python -m vllm.entrypoints.openai.api_server`; empty when a warm spare forks it.
+        head: Program words, such as `python -m vllm.entrypoints.openai.api_server`, whose module is another one where
+            a setting asks for several API servers; empty when a warm spare forks it.
         display_head: The same as a person would type it, for the record.
         cpus: Cores the engine is kept on; empty leaves all.
         cpu_threads: OpenMP threads of a CPU engine; None for a GPU engine.
@@ -80,6 +82,7 @@ class EngineProcess:
         argv: How it was started.
         log: Its output.
         memory: The host's before the launch; None where nobody looked.
+        servers: API servers that it is to have.
     """
 
     def __init__(
@@ -89,8 +92,11 @@ class EngineProcess:
         argv: tuple[str, ...],
         log: Path,
         memory: MemoryWatch | None = None,
+        *,
+        servers: int = 1,
     ) -> None:
         self._process = process
+        self._servers = servers
         self._memory = memory
         self.endpoint = endpoint
         self.argv = argv
@@ -122,7 +128,9 @@ class EngineProcess:
     async def _become_ready(self, limit_s: float) -> None:
         async with aiohttp.ClientSession(headers=self.endpoint.headers) as session:
             try:
-                await asyncio.wait_for(until_healthy(session, self.endpoint), limit_s)
+                async with asyncio.timeout(limit_s):
+                    await until_healthy(session, self.endpoint)
+                    await until_all_are_up(self.log, self._servers)
             except TimeoutError:
                 raise EngineFailed(start_timeout(self.log, limit_s)) from None
             stranger = await whose_server(session, self.endpoint, pid=self.pid)
@@ -248,16 +256,21 @@ class EngineLauncher:
         env = engine_environment(config.env, api_key=self._api_key, cpu_threads=program.cpu_threads, marker=marker)
         memory = self._memory.before_launch()
         process = await self._supervisor.launch(
-            LaunchSpec(argv=[*program.head, *arguments], env=env, log=log, cpus=program.cpus)
+            LaunchSpec(argv=[*_head(program.head, config), *arguments], env=env, log=log, cpus=program.cpus)
         )
         endpoint = EngineEndpoint(
             base_url=f"http://{LOOPBACK}:{port}", model=nonce, api_key=self._api_key, vocab_size=program.vocab_size
         )
-        return EngineProcess(process, endpoint, (*program.display_head, *arguments), log, memory)
+        argv = (*_head(program.display_head, config), *arguments)
+        return EngineProcess(process, endpoint, argv, log, memory, servers=api_servers(config))
 
     async def close(self) -> tuple[Seen, ...]:
         """End the guard and whatever engine is left; returns the processes that survived even SIGKILL."""
         return await self._supervisor.close()
+
+
+def _head(words: Sequence[str], config: EngineConfig) -> list[str]:
+    return [server_module(config) if word == SERVER_MODULE else word for word in words]
 
 
 def warm_spare_command(engine_python: str) -> list[str]:

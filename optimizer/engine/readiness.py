@@ -34,6 +34,8 @@ PROOF_LIMIT_S: Final = 120.0
 _PROBE_EVERY_S = 0.2
 _PROBE_LIMIT_S = 5.0
 _LOOK_EVERY_S = 1.0
+_SERVER_IS_UP = "Application startup complete"
+"""Uvicorn says so of each API server, before it listens."""
 
 
 async def until_healthy(session: aiohttp.ClientSession, endpoint: EngineEndpoint) -> None:
@@ -42,6 +44,18 @@ async def until_healthy(session: aiohttp.ClientSession, endpoint: EngineEndpoint
         with contextlib.suppress(aiohttp.ClientError, TimeoutError):
             if await health(session, endpoint) == 200:
                 return
+        await asyncio.sleep(_PROBE_EVERY_S)
+
+
+async def until_all_are_up(log: Path, servers: int) -> None:
+    """Returns once as many API servers have said in the log that they are up; at once where the log tells of none.
+
+    They start one by one, and the first answers `/health` seconds before the others take their share of the load.
+    """
+    while True:
+        up = read_log(log).count(_SERVER_IS_UP)
+        if up == 0 or up >= servers:
+            return
         await asyncio.sleep(_PROBE_EVERY_S)
 
 
@@ -132,12 +146,14 @@ async def watch_start(pid: int, log: Path, *, stall_s: float, now_s: Callable[[]
         The hang, once there was none.
     """
     growth, cpu_s, progress_s = LogGrowth(log), tree_cpu_s(pid), now_s()
-    while now_s() - progress_s < stall_s:
+    silent_s = 0.0
+    while silent_s < stall_s:
         await asyncio.sleep(min(_LOOK_EVERY_S, stall_s / 4))
         used_s = tree_cpu_s(pid)
         if growth.has_news() or abs(used_s - cpu_s) > LEAST_CPU_S:
             cpu_s, progress_s = used_s, now_s()
-    silent_s = now_s() - progress_s
+        else:
+            silent_s = now_s() - progress_s
     return _hang(
         Stage.LAUNCHING,
         f"the start got stuck: for {silent_s:.0f} s it logged nothing and used at most {LEAST_CPU_S} s of CPU",

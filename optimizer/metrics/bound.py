@@ -182,7 +182,10 @@ def _api_server(measurement: Measurement, context: BoundContext) -> str | None:
     thread = busiest(measurement.host.roles, API_SERVER)
     if thread is None or thread.cores < BUSY_THREAD:
         return _waves(measurement, context)
-    return f"{_busy(thread)}; HTTP, detokenizing and streaming of every token share it: several API servers divide it"
+    return (
+        f"{_busy(thread)}; HTTP, detokenizing and streaming of every token share it: several API servers divide it "
+        "(--api-server-count)"
+    )
 
 
 def _waves(measurement: Measurement, context: BoundContext) -> str | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import replace
-from itertools import takewhile
 
 from optimizer.core.confirmation import study_trials
 from optimizer.core.engine_config import EngineConfig, FlagValue
@@ -17,6 +16,8 @@ from optimizer.report.secrets import is_secret_name
 
 EXPORT_HOST = "127.0.0.1"
 EXPORT_PORT = 8000
+_PROGRAM_WORDS = 3
+"""`python -m module`"""
 
 
 def choose_trial(
@@ -80,15 +81,14 @@ def command_argv(trial: TrialRecord, config: EngineConfig) -> list[str]:
     # Somebody else's engine was started by no words of ours; the flags are vLLM's as far as anybody knows.
     if config.engine != "simulated":
         return serve_command(argv[0] if argv else "python3", open_config)
-    program = takewhile(lambda word: not word.startswith("--"), argv)
     address = ["--host", EXPORT_HOST, "--port", str(EXPORT_PORT)]
-    return [*program, "--model", config.model, *flag_words(open_config.flags), *address]
+    return [*argv[:_PROGRAM_WORDS], "--model", config.model, *flag_words(open_config.flags), *address]
 
 
 def command_text(trial: TrialRecord, config: EngineConfig) -> str:
     """The same as shell text: variables, program, then a line for each option."""
     words = command_argv(trial, config)
-    first_option = words.index("--model")
+    first_option = next(place for place, word in enumerate(words) if word.startswith("--"))
     lines = [f"{name}={shlex.quote(value)}" for name, value in exported_env(config).items()]
     lines.append(shlex.join(words[:first_option]))
     lines += [f"  {shlex.join(group)}" for group in by_option(words[first_option:])]

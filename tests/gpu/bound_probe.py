@@ -4,8 +4,7 @@ Usage: PYTHONPATH=. python tests/gpu/bound_probe.py [OUT.jsonl] [--limit-s 420] 
 
 Each line of the output is one window under 128 requests in flight. Variants that are there already are not measured
 again, and none is begun that the limit would cut short: the command can be stopped and resumed. Engines differ in
-`--api-server-count` alone; several API servers need `vllm serve`, since the module that a warm spare runs ignores the
-flag. `--engine simulated` tries the script on a host without a GPU.
+`--api-server-count` alone. `--engine simulated` tries the script on a host without a GPU.
 """
 
 from __future__ import annotations
@@ -25,25 +24,21 @@ from typing import Any
 import aiohttp
 
 from optimizer.app.engine_choice import EngineChoice, choose_engine
-from optimizer.app.engines import start_launcher, vocabulary_size
+from optimizer.app.engines import start_launcher
 from optimizer.app.request import RunRequest, study_config
 from optimizer.config import StudyConfig
 from optimizer.core.measurement import Measurement
-from optimizer.engine.launch import EngineFailed, EngineLauncher, EngineProcess, EngineProgram
+from optimizer.engine.launch import EngineFailed, EngineProcess
 from optimizer.host.cpus import split_cpus
 from optimizer.host.gpus import NvmlLibrary, open_nvml, visible_gpus
-from optimizer.host.supervisor import Supervisor
 from optimizer.load import RequestPlan, Workload
 from optimizer.load.driver import run_load
 from optimizer.load.warm_up import warm_up
 from optimizer.metrics import BoundContext, Telemetry, judge_bound, summarize
 
 MODEL = Path(__file__).parents[1] / "data" / "h200"
-SERVE = ("-m", "vllm.entrypoints.cli.main", "serve")
 FIRST_LAUNCH_S = 130.0
 """A launch that compiles, before one has been timed."""
-ALL_SERVERS_UP_S = 8.0
-"""The first of several API servers answers before the others listen."""
 TOLD = (
     *("output_tokens_per_s", "requests_per_s", "p50_ttft_ms", "p99_ttft_ms", "p50_itl_ms", "p99_tpot_ms"),
     *("engine_itl_mean_ms", "running_mean", "waiting_mean", "kv_cache_usage_mean", "prefix_cache_hit_rate"),
@@ -187,7 +182,13 @@ class Probe:
     @contextlib.asynccontextmanager
     async def _engine(self, servers: int, *, limit_s: float) -> AsyncIterator[EngineProcess]:
         """A ready engine that is gone, with its guard, when the block is left."""
-        launcher = await self._launcher(servers)
+        launcher = await start_launcher(
+            self._choice,
+            _warm(self._config, self._choice),
+            model=self._config.model.target,
+            guard_log=self._scratch / f"guard-{servers}.log",
+            split=split_cpus(),
+        )
         config = self._config.resolve({}, device_memory_bytes=None)
         if servers > 1:
             config = replace(config, flags={**config.flags, "api-server-count": servers})
@@ -196,26 +197,11 @@ class Probe:
             engine = await launcher.launch(config, log=log, marker=f"bound/{servers}")
             try:
                 await engine.wait_ready(limit_s=limit_s, stall_s=limit_s)
-                await asyncio.sleep(ALL_SERVERS_UP_S if servers > 1 else 0.0)
                 yield engine
             finally:
                 await engine.stop()
         finally:
             await launcher.close()
-
-    async def _launcher(self, servers: int) -> EngineLauncher:
-        guard_log = self._scratch / f"guard-{servers}.log"
-        if servers == 1 or self._choice.vllm is None:
-            return await start_launcher(
-                self._choice,
-                _warm(self._config, self._choice),
-                model=self._config.model.target,
-                guard_log=guard_log,
-                split=split_cpus(),
-            )
-        head = (self._choice.python, *SERVE)
-        program = EngineProgram(head, head, vocab_size=vocabulary_size(self._config.model.target))
-        return EngineLauncher(await Supervisor.start(log=guard_log), program)
 
 
 def _warm(config: StudyConfig, choice: EngineChoice) -> Any:

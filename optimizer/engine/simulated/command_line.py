@@ -153,6 +153,7 @@ def _add_obeyed(parser: argparse.ArgumentParser) -> None:
     add("--host", metavar="ADDRESS", help="address to listen on (127.0.0.1)")
     add("--port", type=int, metavar="N", help="port to listen on (8000)")
     add("--served-model-name", nargs="+", metavar="NAME", help="names that requests may use (MODEL)")
+    add("--api-server-count", "-asc", type=int, metavar="N", help="API servers that the log tells of; one answers (1)")
     add("--api-key", nargs="+", metavar="KEY", help="bearer tokens that /v1 asks for")
     add("--max-num-seqs", type=int, metavar="N", help="sequences that run at once (256)")
     add("--max-num-batched-tokens", type=human_int, metavar="N", help="tokens that one step computes at most (2048)")

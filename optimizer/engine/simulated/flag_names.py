@@ -38,7 +38,7 @@ SWITCHES = _names(
 VALUES = _names(
     """
     additional-config all2all-backend allowed-headers allowed-local-media-path allowed-methods allowed-origins
-    anthropic-disabled-thinking-effort api-server-count attention-backend attention-config aux-output-config
+    anthropic-disabled-thinking-effort attention-backend attention-config aux-output-config
     chat-template chat-template-content-format code-revision cohere-format compilation-config config config-format
     convert cp-kv-cache-interleave-size cpu-distributed-timeout-seconds cpu-offload-gb custom-histogram-buckets
     data-parallel-address data-parallel-backend data-parallel-rank data-parallel-rpc-port data-parallel-size

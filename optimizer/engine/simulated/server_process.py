@@ -102,8 +102,8 @@ def _serve_with_core(settings: EngineSettings, faults: FaultWatch, listener: soc
         target=_run_core, args=(settings, faults, theirs, (ours, listener)), name="EngineCore"
     )
     core.start()
-    theirs.close()
     try:
+        theirs.close()
         return asyncio.run(_Leader(settings, faults, core).run(ours, listener))
     finally:
         _stop(core)
@@ -159,7 +159,8 @@ class _Leader:
         await web.SockSite(runner, listener).start()
         host, port = listener.getsockname()[:2]
         log(API_SERVER, f"Starting vLLM server on http://{host}:{port}", origin="launcher.py:1")
-        log_uvicorn("Application startup complete.")
+        for _ in range(self._settings.api_servers):
+            log_uvicorn("Application startup complete.")
         if self._faults.scripts(Fault.EXIT_SILENTLY):
             self._vanish_when_due()
         if await self._unless_stopped(client.dead.wait()):

@@ -57,6 +57,7 @@ class EngineSettings:
     kv_cache_memory_bytes: int | None
     num_gpu_blocks_override: int | None
     skip_tokenizer_init: bool
+    api_servers: int
     api_keys: tuple[str, ...]
     dev_mode: bool
     keep_alive_on_engine_death: bool
@@ -113,6 +114,7 @@ def resolve_settings(line: CommandLine, environ: Mapping[str, str]) -> EngineSet
         kv_cache_memory_bytes=given.kv_cache_memory_bytes,
         num_gpu_blocks_override=given.num_gpu_blocks_override,
         skip_tokenizer_init=bool(given.skip_tokenizer_init),
+        api_servers=_or(given.api_server_count, 1),
         api_keys=tuple(given.api_key or ([environment_key] if environment_key else [])),
         dev_mode=environ.get("VLLM_SERVER_DEV_MODE") == "1",
         keep_alive_on_engine_death=environ.get("VLLM_KEEP_ALIVE_ON_ENGINE_DEATH") == "1",

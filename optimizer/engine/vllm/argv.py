@@ -3,11 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from optimizer.core.engine_config import EngineConfig, FlagValue
 
 SERVER_MODULE = "vllm.entrypoints.openai.api_server"
+CLI_MODULE = "vllm.entrypoints.cli.main"
+_API_SERVERS = "api-server-count"
+
+
+def server_module(config: EngineConfig) -> str:
+    """The module that starts this engine: vLLM's command line where the number of API servers is given.
+
+    The server's own module ignores `--api-server-count` and runs one; only `vllm serve` obeys it (vLLM 0.32,
+    `entrypoints/cli/serve.py`).
+    """
+    return CLI_MODULE if _API_SERVERS in config.flags else SERVER_MODULE
+
+
+def api_servers(config: EngineConfig) -> int:
+    """How many API servers the engine has."""
+    count = config.flags.get(_API_SERVERS)
+    return count if isinstance(count, int) else 1
 
 
 def flag_words(flags: Mapping[str, FlagValue]) -> list[str]:
@@ -30,7 +47,7 @@ def flag_words(flags: Mapping[str, FlagValue]) -> list[str]:
 def server_arguments(config: EngineConfig, *, port: int, served_model_name: str) -> list[str]:
     """What follows the server's program on the command line; the API key is not among it."""
     return [
-        "--model", config.model,
+        *_model_words(config),
         "--host", "127.0.0.1",
         "--port", str(port),
         "--served-model-name", served_model_name,
@@ -40,8 +57,12 @@ def server_arguments(config: EngineConfig, *, port: int, served_model_name: str)
 
 def serve_command(engine_python: str, config: EngineConfig, *, host: str = "127.0.0.1", port: int = 8000) -> list[str]:
     """The command that a person starts this engine with, outside of us: no key, no nonce."""
-    head: Sequence[str] = (engine_python, "-m", SERVER_MODULE, "--model", config.model)
+    head = (engine_python, "-m", server_module(config), *_model_words(config))
     return [*head, *flag_words(config.flags), "--host", host, "--port", str(port)]
+
+
+def _model_words(config: EngineConfig) -> list[str]:
+    return ["serve", config.model] if server_module(config) == CLI_MODULE else ["--model", config.model]
 
 
 def _word(value: object) -> str:

@@ -162,6 +162,11 @@ START_CAUSES = (
         FailureKind.REJECTED_FLAG,
         _REFUSED_LINE,
     ),
+    _config(
+        r"PackageNotFoundError: No package metadata was found for vllm$",
+        FailureKind.REJECTED_FLAG,
+        "`vllm serve`, which alone obeys --api-server-count, does not run with this package of vLLM",
+    ),
     _host(
         r"\[Errno 98\]|EADDRINUSE",
         FailureKind.PORT_TAKEN,

@@ -30,6 +30,7 @@ if __name__ == "__main__":
 """
 FILES = {
     "entrypoints/openai/api_server.py": SERVER,
+    "entrypoints/cli/main.py": SERVER.replace('"context"', '"command line, context"'),
     "preloaded.py": "import os\nPID = os.getpid()\n",
     "v1/engine/core.py": "import vllm.preloaded\n",
     "v1/executor/multiproc_executor.py": "from vllm.utils.system_utils import get_mp_context\n",
@@ -79,6 +80,14 @@ async def test_engines_are_forked_from_what_was_imported_and_stop_without_a_trac
         report = await engine.stop()
         assert (report.exit_code, report.killed, report.left) == (0, (), ())
         assert not any(is_alive(member) for member in members)
+
+
+async def test_several_api_servers_are_started_by_vllms_command_line(warm_launch):
+    engine = await warm_launch(flags={"api-server-count": 3})
+    await engine.wait_ready(limit_s=LIMIT_S)
+    assert "command line, context fork preloaded by" in engine.log_text()
+    assert engine.log_text().count("Application startup complete") == 3
+    await engine.stop()
 
 
 async def test_each_engine_obeys_the_environment_of_its_own_launch(warm_launch, spare):

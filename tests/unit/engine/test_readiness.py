@@ -18,7 +18,8 @@ from optimizer.core.endpoint import EngineEndpoint
 from optimizer.core.failure import Blame, Failure, FailureKind
 from optimizer.core.trial import Stage
 from optimizer.engine import readiness
-from optimizer.engine.readiness import prove, until_healthy, watch_start, whose_server
+from optimizer.engine.readiness import prove, until_all_are_up, until_healthy, watch_start, whose_server
+from optimizer.host.process_tree import tree_cpu_s
 
 NONCE = "autotune-0123"
 Handler = Callable[[web.Request], object]
@@ -50,6 +51,27 @@ async def test_health_is_asked_until_it_is_200():
     async with serving(health=lambda _: web.Response(status=next(answers))) as endpoint:
         await asyncio.wait_for(ask(lambda session: until_healthy(session, endpoint)), 10)
     assert list(answers) == []
+
+
+# --- several API servers
+
+
+async def test_each_of_several_api_servers_is_waited_for(tmp_path):
+    log = tmp_path / "engine.log"
+    log.write_text("(APIServer_1 pid=7) INFO:     Application startup complete.\n")
+    waiting = asyncio.create_task(until_all_are_up(log, 2))
+    done, _ = await asyncio.wait({waiting}, timeout=2 * readiness._PROBE_EVERY_S)
+    assert not done
+    with log.open("a") as more:
+        more.write("(APIServer_0 pid=6) INFO:     Application startup complete.\n")
+    await asyncio.wait_for(waiting, 10)
+
+
+@pytest.mark.parametrize(("text", "servers"), [("a level that hides it\n", 2), ("Application startup complete.", 1)])
+async def test_a_log_that_tells_of_no_start_and_a_single_server_are_not_waited_for(tmp_path, text, servers):
+    log = tmp_path / "engine.log"
+    log.write_text(text)
+    await asyncio.wait_for(until_all_are_up(log, servers), 10)
 
 
 # --- whose server
@@ -98,7 +120,7 @@ async def test_two_tokens_prove_an_engine():
     app.add_routes([web.post("/v1/completions", answer)])
     async with TestServer(app) as server:
         endpoint = EngineEndpoint(str(server.make_url("")).rstrip("/"), NONCE, vocab_size=2)
-        proof = await ask(lambda session: prove(session, endpoint, stage=Stage.LAUNCHING, limit_s=5))
+        proof = await ask(lambda session: prove(session, endpoint, stage=Stage.LAUNCHING, limit_s=30))
     assert proof is None
     assert (asked[0]["model"], asked[0]["max_tokens"]) == (NONCE, 2)
     assert all(0 <= token < 2 for token in asked[0]["prompt"]), "a larger id than the vocabulary kills some releases"
@@ -116,7 +138,7 @@ async def test_two_tokens_prove_an_engine():
 )
 async def test_any_other_answer_is_an_error_of_the_engine(answer, told):
     async with serving(completions=lambda _: answer) as endpoint:
-        failure = await ask(lambda session: prove(session, endpoint, stage=Stage.LAUNCHING, limit_s=5))
+        failure = await ask(lambda session: prove(session, endpoint, stage=Stage.LAUNCHING, limit_s=30))
     assert (failure.kind, failure.stage, failure.blame) == (FailureKind.ERROR_RATE, Stage.LAUNCHING, Blame.CONFIG)
     assert failure.evidence[0].startswith(told)
 
@@ -191,8 +213,9 @@ async def test_one_that_logs_gets_on(tmp_path: Path):
 
 
 async def test_one_that_computes_gets_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Compiling kernels may take minutes without a line of log."""
+    """Compiling kernels may take minutes without a line of log. Here time passes only while the program computes."""
     monkeypatch.setattr(readiness, "LEAST_CPU_S", 0.02)
     async with program("while True: pass") as pid:
+        watching = watch_start(pid, tmp_path / "engine.log", stall_s=STALL_S, now_s=lambda: tree_cpu_s(pid))
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(watch_start(pid, tmp_path / "engine.log", stall_s=STALL_S), 3 * STALL_S)
+            await asyncio.wait_for(watching, 3 * STALL_S)

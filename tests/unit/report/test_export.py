@@ -96,6 +96,16 @@ def test_another_engine_is_started_by_its_own_program(sample):
     ]  # fmt: skip
 
 
+def test_several_api_servers_are_started_by_vllm_serve():
+    config = EngineConfig("vllm", "org/m", {"api-server-count": 4, "max-num-seqs": 8})
+    lines = command_text(_trial_of(config), config).splitlines()
+    assert lines[:3] == [
+        "python3 -m vllm.entrypoints.cli.main serve org/m \\",
+        "  --api-server-count 4 \\",
+        "  --max-num-seqs 8 \\",
+    ]
+
+
 def test_improvement_is_above_one_for_the_better_in_either_direction(sample, minimising_sample):
     for study_sample, ratio in ((sample, 512.34 / 400), (minimising_sample, 200 / 150)):
         best = study_sample.trials[2]

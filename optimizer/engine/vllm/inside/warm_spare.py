@@ -28,6 +28,7 @@ from types import ModuleType
 from typing import Any
 
 _SERVER = "vllm.entrypoints.openai.api_server"
+_CLI = "vllm.entrypoints.cli.main"
 _PRELOAD = (_SERVER, "vllm.v1.engine.core", "vllm.v1.executor.multiproc_executor")
 _PRELOAD_CPU = ("vllm.v1.worker.cpu_worker", "vllm.v1.worker.cpu_model_runner", "vllm.v1.attention.backends.cpu_attn")
 _PRELOAD_GPU = ("vllm.v1.worker.gpu_worker", "vllm.v1.worker.gpu_model_runner")
@@ -131,7 +132,9 @@ def _become_server(launch: dict[str, Any]) -> None:
     os.dup2(log, 1)
     os.dup2(log, 2)
     sys.argv = ["vllm", *launch["argv"]]
-    runpy.run_module(_SERVER, run_name="__main__", alter_sys=True)
+    # `serve MODEL …` are words of vLLM's command line, `--model MODEL …` those of its server module.
+    module = _CLI if launch["argv"][:1] == ["serve"] else _SERVER
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
 def main() -> None:

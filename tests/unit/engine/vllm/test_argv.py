@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 
 from optimizer.config import parse_serve_command
 from optimizer.core.engine_config import EngineConfig
-from optimizer.engine.vllm.argv import SERVER_MODULE, flag_words, serve_command, server_arguments
+from optimizer.engine.vllm.argv import (
+    CLI_MODULE,
+    SERVER_MODULE,
+    api_servers,
+    flag_words,
+    serve_command,
+    server_arguments,
+    server_module,
+)
 
 
 @pytest.mark.parametrize(
@@ -65,6 +73,20 @@ def test_the_command_for_a_person_starts_the_same_engine():
     assert "--served-model-name" not in words
     parsed = parse_serve_command(shlex.join(words), origin="test")
     assert (parsed.model, parsed.flags) == (config.model, dict(config.flags))
+
+
+@pytest.mark.parametrize(
+    ("flags", "module", "servers"), [({}, SERVER_MODULE, 1), ({"api-server-count": 4}, CLI_MODULE, 4)]
+)
+def test_several_api_servers_take_vllm_serve_which_alone_obeys_their_number(flags, module, servers):
+    config = EngineConfig("vllm", "org/m", flags)
+    assert (server_module(config), api_servers(config)) == (module, servers)
+    words = serve_command("python", config)
+    assert words[2] == module
+    parsed = parse_serve_command(shlex.join(words), origin="test")
+    assert (parsed.model, parsed.flags) == ("org/m", flags)
+    launched = server_arguments(config, port=1, served_model_name="n")
+    assert launched[:2] == (["serve", "org/m"] if flags else ["--model", "org/m"])
 
 
 names = st.text("abcdefghijklmnopqrstuvwxyz", min_size=1, max_size=8)

@@ -69,6 +69,10 @@ KINDS = [
         FailureKind.REJECTED_FLAG,
     ),
     ("api_server.py: error: argument --max-num-seqs: invalid int value: 'x'", FailureKind.REJECTED_FLAG),
+    (
+        "importlib.metadata.PackageNotFoundError: No package metadata was found for vllm",
+        FailureKind.REJECTED_FLAG,
+    ),
     ("vllm: error: argument -tp/--tensor-parallel-size: expected one argument", FailureKind.REJECTED_FLAG),
     ("api_server.py: error: ambiguous option: --max-n could match --max-num-seqs", FailureKind.REJECTED_FLAG),
     ("OSError: [Errno 98] Address already in use", FailureKind.PORT_TAKEN),
