@@ -52,9 +52,9 @@ class FakeNvml:
             self._read.notify_all()
         if self.broken is not None:
             raise HostError(self.broken)
-        here = self.tenants.get(gpu.uuid, {})
-        used = self.used.get(gpu.uuid, 0) + sum(held or 0 for held in here.values())
-        listed = tuple(GpuProcess(pid, held) for pid, held in here.items()) if self.lists_pids else ()
+        here = tuple(self.tenants.get(gpu.uuid, {}).items())  # at one go: they change in another thread
+        used = self.used.get(gpu.uuid, 0) + sum(held or 0 for _, held in here)
+        listed = tuple(GpuProcess(pid, held) for pid, held in here) if self.lists_pids else ()
         return GpuReading(used, listed)
 
     def activity(self, gpu: Gpu) -> GpuActivity:
@@ -65,7 +65,7 @@ class FakeNvml:
     def wait_for_reads(self, count: int) -> None:
         """Until there were so many; a broken library is read once more at most, and by nobody again."""
         with self._read:
-            assert self._read.wait_for(lambda: self.reads >= count or self.broken is not None, timeout=10)
+            assert self._read.wait_for(lambda: self.reads >= count or self.broken is not None, timeout=60)
 
     def close(self) -> None:
         self.closed = True

@@ -64,10 +64,13 @@ WORKLOAD = Workload.model_validate(
 _SAMPLE_EVERY_S = 1.0
 _CLEAN_LIMIT_S = 30.0
 _TENANT = """
-import os, sys
+import os, sys, time
+parent = os.getpid()
 if os.fork():
     os._exit(0)  # the child descends from nobody of this drill: it must look like anybody else's process
 os.setsid()
+while os.getppid() == parent:
+    time.sleep(0.001)
 import torch
 held = torch.empty(int(float(sys.argv[1]) * 2**30), dtype=torch.uint8, device="cuda")
 held.zero_()

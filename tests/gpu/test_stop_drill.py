@@ -51,7 +51,7 @@ async def drill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterato
     launcher = await start_launcher(
         engine, config.engine, model=config.model.target, guard_log=tmp_path / "guard.log", split=split_cpus()
     )
-    brief = {"warmup": {"requests": 8, "max_s": 2}, "window": {"min_s": 0.3, "max_s": 2, "min_requests": 8}}
+    brief = {"warmup": {"requests": 8, "max_s": 5}, "window": {"min_s": 0.3, "max_s": 20, "min_requests": 8}}
     yield Drill(
         hold=hold,
         launcher=launcher,

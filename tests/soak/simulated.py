@@ -43,6 +43,14 @@ WORKLOAD = Workload.model_validate(
     }
 )
 
+PATIENT_WORKLOAD = WORKLOAD.model_copy(
+    update={
+        "warmup": WORKLOAD.warmup.model_copy(update={"max_s": 5.0}),
+        "window": WORKLOAD.window.model_copy(update={"max_s": 20.0}),
+    }
+)
+"""For a run that must not be misjudged on a machine that stands still for seconds."""
+
 
 class Attempt:
     """What is known of the cycle under way."""
@@ -68,11 +76,17 @@ class SimulatedSoak:
     Args:
         folder: Logs, ledger and leases go into it.
         journal: Is told each cycle.
+        workload: What every engine is loaded with.
+        hang_s: How long one may stand still.
     """
 
-    def __init__(self, folder: Path, journal: Journal) -> None:
+    def __init__(
+        self, folder: Path, journal: Journal, *, workload: Workload = WORKLOAD, hang_s: float = HANG_S
+    ) -> None:
         self._folder = folder
         self._journal = journal
+        self._workload = workload
+        self._hang_s = hang_s
         self._ledger = EngineLedger(folder / "ledger")
         self._ledger.folder.mkdir()
         self._token = secrets.token_hex(4)
@@ -127,7 +141,7 @@ class SimulatedSoak:
     async def _attempt(self, number: int, cycle: Cycle, attempt: Attempt, supervisor: Supervisor) -> AttemptOutcome:
         choice = choose_engine("simulated", None)
         program = EngineProgram(head=choice.display_head, display_head=choice.display_head)
-        pipeline = TrialPipeline(EngineLauncher(supervisor, program), WORKLOAD, hang_s=HANG_S)
+        pipeline = TrialPipeline(EngineLauncher(supervisor, program), self._workload, hang_s=self._hang_s)
         env = {"AUTOTUNE_SIM_FAULTS": cycle.script, "AUTOTUNE_SIM_SPEED": "100"}
         folder = self._folder / f"cycle-{number:03}"
         folder.mkdir()
@@ -138,7 +152,7 @@ class SimulatedSoak:
             folder=folder,
             study_seed=0,
             content_seed=number,
-            start_limit_s=20.0,
+            start_limit_s=60.0,
         )
         clock = StageClock(lambda _stages: None)
         return await pipeline.run(job, clock, on_launch=attempt.note_launch, on_progress=lambda _progress: None)

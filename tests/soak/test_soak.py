@@ -12,7 +12,7 @@ from tests.driving import Driver
 from tests.soak import live
 from tests.soak.journal import Journal
 from tests.soak.plan import draw_cycles
-from tests.soak.simulated import SimulatedSoak, fresh_seed
+from tests.soak.simulated import HANG_S, PATIENT_WORKLOAD, WORKLOAD, SimulatedSoak, fresh_seed
 
 MEASURING = ": measuring"
 SHORT_SEED = 223
@@ -20,10 +20,10 @@ SHORT_SEED = 223
 killed guard. The sixth stops an EngineCore, which takes minutes where that meets its start: `make soak` has it."""
 
 
-async def soak(folder, *, cycles, seed, name):
+async def soak(folder, *, cycles, seed, name, workload=WORKLOAD, hang_s=HANG_S):
     packages = ("vllm-autotune", "aiohttp", "psutil")
     journal = Journal(name, packages=packages, facts=(f"seed: {seed} (SOAK_SEED={seed} repeats it)",))
-    run = SimulatedSoak(folder, journal)
+    run = SimulatedSoak(folder, journal, workload=workload, hang_s=hang_s)
     await run.run(draw_cycles(seed, cycles))
     outcomes = ", ".join(f"{kind} {count}x" for kind, count in run.outcomes.most_common())
     journal.close(
@@ -37,7 +37,8 @@ async def soak(folder, *, cycles, seed, name):
 
 @pytest.mark.timeout(300)
 async def test_five_engines_leave_nothing_behind(tmp_path):
-    await soak(tmp_path, cycles=5, seed=SHORT_SEED, name="short")
+    patience = {"workload": PATIENT_WORKLOAD, "hang_s": 15.0}
+    await soak(tmp_path, cycles=5, seed=SHORT_SEED, name="short", **patience)
 
 
 @pytest.mark.soak

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,15 @@ def guard_log(tmp_path: Path) -> Iterator[Path]:
     assert log.read_text() == ""
 
 
+@pytest.fixture
+def guard_command() -> Sequence[str] | None:
+    """What the guard is started by; a test may want another one than the plain guard."""
+    return None
+
+
 @pytest_asyncio.fixture
-async def supervisor(guard_log: Path) -> AsyncIterator[Supervisor]:
-    running = await Supervisor.start(log=guard_log)
+async def supervisor(guard_log: Path, guard_command: Sequence[str] | None) -> AsyncIterator[Supervisor]:
+    running = await Supervisor.start(log=guard_log, command=guard_command)
     yield running
     await running.close()
 
@@ -48,6 +54,12 @@ def spawn(supervisor: Supervisor, tmp_path: Path) -> Spawn:
 @pytest.fixture
 def launch(supervisor: Supervisor, tmp_path: Path) -> Launch:
     return launching(supervisor, tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def long_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Longer than the product has patience: on a loaded machine an engine that obeys takes its time."""
+    monkeypatch.setattr(launch_module, "_STOP_GRACE_S", 20.0)
 
 
 @pytest.fixture

@@ -15,14 +15,21 @@ import psutil
 from optimizer.core.engine_config import EngineConfig
 from optimizer.core.record import ProcessIdentity
 from optimizer.engine.launch import EngineLauncher, EngineProcess, EngineProgram
+from optimizer.host.guard import environment_of, look
 from optimizer.host.processes import identity_of, is_alive
-from optimizer.host.supervisor import SupervisedProcess, Supervisor
+from optimizer.host.supervisor import GUARD_SCRIPT, SupervisedProcess, Supervisor
 
-LIMIT_S = 30.0
+LIMIT_S = 60.0
 """For anything that is waited for; a loaded machine takes its time."""
 GONE_WITHIN_S = 10.0
 """How long an engine may outlive its optimizer."""
 SIMULATED = (sys.executable, "-m", "optimizer.engine.simulated")
+PATIENT_GUARD = (
+    *(sys.executable, "-I", "-S", "-c"),
+    f"import sys\nsys.path.insert(0, {str(GUARD_SCRIPT.parent)!r})\nimport guard\n"
+    "guard._LEADERLESS_GRACE_S = 5.0\nguard.run()",
+)
+"""A guard that waits longer for processes without a leader: on a loaded machine the obedient take their time too."""
 
 Launch = Callable[..., Coroutine[Any, Any, EngineProcess]]
 Spawn = Callable[..., Coroutine[Any, Any, SupervisedProcess]]
@@ -46,6 +53,13 @@ async def logged(log: Path, text: str) -> None:
     """Waits until a program has written `text`."""
     async with asyncio.timeout(LIMIT_S):
         while not log.exists() or text not in log.read_text():  # noqa: ASYNC110, ASYNC240
+            await asyncio.sleep(0.01)
+
+
+async def has_become(pid: int, name: str) -> None:
+    """Waits until a forked child is the program of that name; on the way there it shows no environment for a moment."""
+    async with asyncio.timeout(LIMIT_S):
+        while (seen := look(pid)) is None or seen.name != name or not environment_of(pid):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 

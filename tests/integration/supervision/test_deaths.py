@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -70,7 +69,7 @@ async def test_a_killed_optimizer_leaves_neither_guard_nor_engine(tmp_path, faul
     finally:
         await optimizer.wait()
         for process in left_behind:
-            with suppress(ProcessLookupError):
+            if is_alive(process):
                 os.kill(process.pid, signal.SIGKILL)
     assert (tmp_path / "guard.log").read_text() == ""
 

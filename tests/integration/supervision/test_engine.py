@@ -22,7 +22,7 @@ from optimizer.engine import launch as launch_module
 from optimizer.engine.launch import EngineFailed, EngineLauncher, EngineProcess, EngineProgram
 from optimizer.host.processes import is_alive
 from optimizer.host.supervisor import Supervisor
-from tests.integration.supervision.helpers import LIMIT_S, SIMULATED, family, launching, logged
+from tests.integration.supervision.helpers import LIMIT_S, PATIENT_GUARD, SIMULATED, family, launching, logged
 
 
 async def failure_of(engine: EngineProcess, *, limit_s: float = LIMIT_S) -> Failure:
@@ -196,6 +196,7 @@ async def test_a_core_that_left_the_group_is_swept(launch, short_grace):
     assert not is_alive(core)
 
 
+@pytest.mark.parametrize("guard_command", [PATIENT_GUARD], ids=["patient"])
 async def test_a_core_whose_api_server_was_killed_is_swept(launch):
     engine = await launch()
     await engine.wait_ready(limit_s=LIMIT_S)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import sys
@@ -15,7 +16,7 @@ import pytest
 from optimizer.core.errors import HostError
 from optimizer.host.processes import identity_of, is_alive
 from optimizer.host.supervisor import GUARD_SCRIPT, LaunchSpec, Supervisor
-from tests.integration.supervision.helpers import LIMIT_S, family, gone, logged
+from tests.integration.supervision.helpers import LIMIT_S, PATIENT_GUARD, family, gone, logged
 
 DEAF = "trap '' TERM; echo up; while :; do sleep 1; done"
 
@@ -33,7 +34,7 @@ async def exit_code(process) -> int:
 
 
 async def test_a_program_that_obeys_is_stopped_by_sigterm_alone(spawn):
-    process = await spawn("sleep 60 & trap 'kill $!; exit 0' TERM; echo up; wait")
+    process = await spawn("sleep 60 & trap 'kill $!; wait; exit 0' TERM; echo up; wait")
     members = family(process.identity.pid)
     assert len(members) == 2
     report = await process.stop(grace_s=LIMIT_S)
@@ -69,6 +70,7 @@ async def test_a_child_in_a_session_of_its_own_is_swept(spawn):
     assert not any(is_alive(child) for child in children)
 
 
+@pytest.mark.parametrize("guard_command", [PATIENT_GUARD], ids=["patient"])
 async def test_orphans_of_a_killed_leader_are_swept(spawn):
     process = await spawn("sleep 60 & echo up; wait")
     leader, *orphans = family(process.identity.pid)
@@ -127,7 +129,7 @@ async def test_engines_follow_each_other_under_one_guard(spawn):
 
 async def test_a_program_gets_its_own_session_its_cores_and_just_its_environment(spawn, tmp_path):
     core = max(os.sched_getaffinity(0))
-    process = await spawn("echo up; exec sleep 60", env={"PATH": "/usr/bin:/bin", "ONLY": "this"}, cpus=[core])
+    process = await spawn("sleep 60 & echo up; wait", env={"PATH": "/usr/bin:/bin", "ONLY": "this"}, cpus=[core])
     engine = psutil.Process(process.identity.pid)
     assert os.getsid(engine.pid) == engine.pid
     assert engine.cpu_affinity() == [core]
@@ -209,9 +211,11 @@ async def test_twenty_launches_leak_no_descriptor(spawn, supervisor):
         await process.stop(grace_s=LIMIT_S)
 
     await round_trip()
+    gc.collect()  # else what earlier tests have left is closed at any time
     ours, guards = len(open_files("self")), guard_of(supervisor).num_fds()
     for _ in range(20):
         await round_trip()
+    gc.collect()
     assert len(open_files("self")) == ours
     assert guard_of(supervisor).num_fds() == guards
 

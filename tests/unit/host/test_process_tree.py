@@ -39,7 +39,7 @@ def running(code: str) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
-def until(true, limit_s: float = 20.0) -> None:
+def until(true, limit_s: float = 60.0) -> None:
     deadline_s = time.monotonic() + limit_s
     while not true():
         assert time.monotonic() < deadline_s

@@ -536,4 +536,4 @@ def test_a_megabyte_is_read_at_once(line):
     log = f"{line}\n" * (1_000_000 // (len(line) + 1))
     begun = time.process_time()
     at_start(log)
-    assert time.process_time() - begun < 2.0
+    assert time.process_time() - begun < 10.0
