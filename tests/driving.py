@@ -29,7 +29,7 @@ TRIAL_VARIABLE = "AUTOTUNE_TRIAL"
 """What the product puts into the environment of every process of an engine."""
 GONE_WITHIN_S = 10.0
 """How long an engine may outlive its optimizer."""
-LIMIT_S = 90.0
+LIMIT_S = 120.0
 """For anything that is waited for; a loaded machine takes its time."""
 _MARK = "AUTOTUNE_DRIVEN_BY"
 _POLL_S = 0.02

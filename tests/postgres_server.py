@@ -47,13 +47,15 @@ def postgres_server() -> Iterator[str]:
         _owned_by_server_user(folder)
         _run(programs / "initdb", "-D", str(folder / "data"), "-U", _USER, "-A", "trust", "--no-sync")
         options = f"-c listen_addresses='' -c unix_socket_directories={folder} -c fsync=off"
-        _run(programs / "pg_ctl", "-D", str(folder / "data"), "-o", options, "-l", str(folder / "log"), "-w", "start")
+        waiting = ("-w", "-t", "100", "-l", str(folder / "log"))
+        _run(programs / "pg_ctl", "-D", str(folder / "data"), "-o", options, *waiting, "start")
         try:
             yield f"postgresql://{_USER}@/postgres?host={quote(str(folder), safe='')}"
         finally:
             _run(programs / "pg_ctl", "-D", str(folder / "data"), "-m", "immediate", "-w", "stop")
     finally:
-        shutil.rmtree(folder)
+        # The server removes files of its own for a moment after it has let go of its lock.
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _owned_by_server_user(folder: Path) -> None:

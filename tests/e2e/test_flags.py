@@ -20,7 +20,11 @@ from optimizer.engine.vllm.installation import find_vllm
 from optimizer.engine.vllm.old_flags import OLD_FLAGS
 from tests.flag_catalogues import TEXTS_COMMAND, TODAY_IN_TEXTS, has_setting
 
-pytestmark = pytest.mark.e2e
+LIMIT_S = 300.0
+"""For a process that imports vLLM."""
+
+# The first test waits for the fixture that reads the flags, too.
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(2 * LIMIT_S)]
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +49,7 @@ def checker(installed: FlagCatalogue) -> FlagChecker:
 
 def run(*words: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "optimizer", *words]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env=env)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=LIMIT_S, env=env)
 
 
 def test_what_is_known_of_a_few_flags(installed):
@@ -116,7 +120,7 @@ def test_we_and_vllms_own_parser_are_of_one_mind(checker):
         capture_output=True,
         text=True,
         check=True,
-        timeout=120,
+        timeout=LIMIT_S,
     )
     theirs = dict(zip([*TAKEN, *REFUSED], json.loads(asked.stdout.splitlines()[-1]), strict=True))
     ours = {words: checker.command(f"vllm serve m {words}", where="command") == [] for words in theirs}

@@ -78,7 +78,7 @@ async def test_a_killed_engine_core_takes_the_server_with_it(start):
         request = asyncio.create_task(server.stream(5000))
         await server.until_generating()
         server.core().kill()
-        await server.until_health(503)
+        await server.until_unhealthy()
         assert "error" in (await request).chunks[-1]
         assert await server.exit_status() == 0
         assert "EngineDeadError: EngineCore encountered an issue." in server.log

@@ -13,7 +13,7 @@ import pytest
 from tests.drill import RUN, write_space
 from tests.driving import Driver, Finished
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 CHANGES = {
     "trials": 2,
@@ -27,7 +27,7 @@ CHANGES = {
         "shared_prefix": {"prefixes": 2, "tokens": 64},
         "prompt_tokens": {"kind": "uniform", "low": 16, "high": 32},
         "output_tokens": {"kind": "uniform", "low": 8, "high": 24},
-        "warmup": {"requests": 4, "max_s": 1},
+        "warmup": {"requests": 4, "max_s": 3},
         "window": {"min_s": 0.3, "max_s": 2, "min_requests": 20},
     },
 }
@@ -49,7 +49,7 @@ def studied(tmp_path_factory):
     driver = Driver(folder, {"AUTOTUNE_SIM_SPEED": "2"})
     try:
         run = driver.start(*RUN)
-        run.wait_for("best so far: #0", limit_s=200.0)
+        run.wait_for("best so far: #0", limit_s=400.0)
         run.send(signal.SIGINT)
         yield Studied(folder, run.finish(), driver.json("show", "0", "--json"))
     finally:
@@ -62,12 +62,15 @@ def test_every_rate_is_told_and_the_capacity_is_one_of_them(studied):
     tried = next(note for note in notes if re.match(r"[\d,]+ requests at \d+ rates: ", note))
     assert studied.shown["score"]["metric"] == "capacity_requests_per_s"
     value = studied.shown["metrics"]["capacity_requests_per_s"]
-    assert studied.shown["metrics"]["knee_requests_per_s"] > 0.0
+    knee = studied.shown["metrics"]["knee_requests_per_s"]
+    # There is none where the machine made the engine unlike the model.
+    assert ("limits used up at about" in summary) == (knee is not None)
+    assert knee is None or knee > 0.0
     assert "saturated at" in summary
     rates = [
         float(rate) for rate in re.findall(r"(?:: |, )([\d.]+) (?:looked at|feasible|infeasible|undecided)", tried)
     ]
-    assert len(rates) >= 3
+    assert len(rates) == int(re.findall(r"at (\d+) rates: ", tried)[0]) >= 2
     assert min(abs(rate / value - 1.0) for rate in rates) < 0.2
 
 
@@ -75,7 +78,7 @@ def test_one_engine_lived_and_each_rate_left_its_samples(studied):
     # A busy machine may have spoiled an attempt before.
     folder = Path(studied.shown["attempts"][-1]["folder"])
     levels = sorted(folder.glob("level-*-requests.csv.gz"))
-    assert len(levels) >= 4
+    assert len(levels) >= 3, "two rates at least, and what saturates the engine"
     assert (folder / "requests.csv.gz").exists()
     assert (folder / "series.csv.gz").exists()
     assert len(list(folder.glob("engine*.log"))) == 1

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.drill import RUN, SPACE, SPEED, History, Recorded, write_space
+from tests.drill import RUN, SPEED, History, Recorded, stuck, write_space
 from tests.driving import Driver, Finished
 from tests.integration.study.side_by_side import run_at_once
 
@@ -20,9 +20,6 @@ TRIALS = 2
 SLOW_BASELINE = {
     "baseline": "vllm serve tiny-kv --max-num-seqs 1",
     "trials": TRIALS,
-    # A median is decided after a few requests, whatever the machine does meanwhile.
-    "slos": ["p50_e2e<=20x"],
-    "workload": SPACE["workload"] | {"warmup": {"requests": 4, "max_s": 1}},
 }
 SPEED_OF_THE_ENGINE = {"AUTOTUNE_SIM_SPEED": "4"}
 """Slow enough that the engine's own times, and not those of this machine, tell the two settings apart."""
@@ -62,7 +59,7 @@ def confirmed(tmp_path_factory):
         told = Confirmed(driver.run(*RUN))
         assert told.ran.exit_code == 0, told.ran.said
         told.winner = driver.json("status", "--study", "drill", "--json")["recommended"]["trial"]
-        run = driver.start("confirm", "--study", "drill")
+        run = driver.start("confirm", "--study", "drill", **stuck(folder, "measuring", launch=2))
         run.wait_for("run 2 of 6: measuring")
         run.process.kill()
         told.gone_s = driver.wait_until_all_gone()

@@ -8,7 +8,7 @@ import signal
 
 import pytest
 
-from tests.drill import RUN, STUDY, History, assert_exact, blind_params, write_space
+from tests.drill import RUN, STUDY, History, assert_exact, blind_params, stuck, write_space
 from tests.integration.study.side_by_side import run_at_once
 
 pytestmark = pytest.mark.timeout(300)
@@ -102,7 +102,7 @@ def an_engine_that_never_gets_ready_is_stopped_at_its_limit(driver):
 
 
 def an_engine_that_hangs_under_load_fails_its_trial_alone(driver):
-    write_space(driver.folder, {"engine": {"hang_after_s": 3, "flags": LOAD_FORMAT}})
+    write_space(driver.folder, {"engine": {"hang_after_s": 5, "flags": LOAD_FORMAT}})
     faults = script({"fault": "hang_health_200", "when": {"max-num-seqs": 8}, "after_requests": 20})
     ran = driver.run(*RUN, "--trials", "2", "--slo", "p50_e2e_ms=60000", **faults)
     assert ran.exit_code == 0, ran.said
@@ -116,7 +116,7 @@ def an_engine_that_hangs_under_load_fails_its_trial_alone(driver):
 
 
 def an_engine_that_somebody_kills_is_tried_again_and_counted_once(driver):
-    run = driver.start(*RUN, "--trials", "2")
+    run = driver.start(*RUN, "--trials", "2", **stuck(driver.folder, "measuring"))
     run.wait_for("trial #0: measuring")
     leaders = [one.pid for one in driver.engines() if os.getsid(one.pid) == one.pid]
     assert len(leaders) == 1

@@ -9,26 +9,27 @@ from typing import Any
 
 import pytest
 
-from tests.drill import RUN, History, Recorded, assert_exact, blind_params, write_space
-from tests.driving import GONE_WITHIN_S, Finished
+from tests.drill import RUN, History, Recorded, assert_exact, blind_params, stuck, write_space
+from tests.driving import GONE_WITHIN_S, LIMIT_S, Finished
 from tests.integration.study.side_by_side import driver_of_its_own, side_by_side
 
 # The fixture below goes through all of it for whichever test comes first.
 pytestmark = pytest.mark.timeout(400)
 
 EARLY = {
-    "before the first trial": "2 trials to run",
-    "launching": "trial #0: launching",
-    "loading": "trial #0: launching",
-    "warming up": "trial #0: warming up",
+    "before the first trial": ("2 trials to run", 0, "launching"),
+    "launching": ("trial #0: launching", 0, "launching"),
+    "loading": ("trial #0: launching", 0, "launching"),
+    "warming up": ("trial #0: warming up", 0, "warming up"),
 }
 LATE = {
-    "measuring": "trial #1: measuring",
-    "stopping": "trial #1: stopping",
-    "between trials": "#2  feasible",
-    "the last trial": "trial #3: measuring",
+    "measuring": ("trial #1: measuring", 1, "measuring"),
+    "stopping": ("trial #1: stopping", 2, "launching"),
+    "between trials": ("#2  feasible", 3, "launching"),
+    "the last trial": ("trial #3: measuring", 3, "measuring"),
 }
-"""What a run says just before it is killed. The study goes on from one to the next."""
+"""What a run says just before it is killed, and the trial and stage that it gets no further than: there a kill meets it
+that comes late on a busy machine. The study goes on from one to the next."""
 INSTANTS = {**dict.fromkeys(EARLY, "early"), **dict.fromkeys(LATE, "late")}
 """Instant to the study that was killed then."""
 TRIALS = {"early": 2, "late": 4}
@@ -48,18 +49,20 @@ class Killed:
 
 def kill_at(instants, trials, folder) -> Killed:
     write_space(folder, {"trials": trials})
-    driver, killed = driver_of_its_own(folder), Killed()
+    driver, killed, finished = driver_of_its_own(folder), Killed(), 0
     try:
-        for instant, words in instants.items():
-            run = driver.start(*RUN)
+        for instant, (words, trial, stage) in instants.items():
+            launch = 1 + trial - finished
+            run = driver.start(*RUN, **stuck(folder, stage, launch=launch))
             run.wait_for(words)
             if instant == "loading":
-                driver.wait_until(lambda: bool(driver.engines()), "there is no engine")
+                driver.wait_until(lambda: bool(driver.engines()), "there is no engine", limit_s=LIMIT_S)
             killed.engines[instant] = len(driver.engines())
             run.process.kill()
             killed.gone_s[instant] = driver.wait_until_all_gone()
             assert run.finish().exit_code == -9
             killed.trials_after[instant] = History.of(folder).trials()
+            finished = sum(trial.state == "feasible" for trial in killed.trials_after[instant])
             if instant == "measuring":
                 killed.status = driver.json("status", "--study", "drill", "--json")
         killed.ended = driver.run(*RUN)

@@ -20,7 +20,7 @@ def seconds(span: tuple[datetime, datetime]) -> float:
 
 def test_a_run_ends_before_the_trial_that_would_not_fit(driver_on_copy):
     history = History.of(driver_on_copy.folder)
-    budget_s = 1.5 * MARGIN * max(map(seconds, history.spans()))
+    budget_s = 3.0 * MARGIN * max(map(seconds, history.spans()))
     words = (*RUN, "--trials", "60", "--time-budget", f"{budget_s:.1f}s")
     ran = driver_on_copy.run(*words)
     assert ran.exit_code == 0, ran.said
@@ -30,9 +30,11 @@ def test_a_run_ends_before_the_trial_that_would_not_fit(driver_on_copy):
     assert TRIALS < len(trials) < 60
     assert_exact(history.trials(), len(trials))
     for number in range(TRIALS, len(trials)):
-        spent_s = (trials[number][0] - trials[TRIALS][0]).total_seconds()
+        # Decided after the end of the trial before; how long its own start then takes is the machine's affair.
+        decided_at = trials[number - 1][1] if number > TRIALS else trials[TRIALS][0]
+        spent_s = (decided_at - trials[TRIALS][0]).total_seconds()
         expected_s = MARGIN * max(map(seconds, trials[:number]))
-        assert spent_s + expected_s <= budget_s + 0.2, f"trial {number} was started too late"
+        assert spent_s + expected_s <= budget_s + 0.05, f"trial {number} was started too late"
 
 
 def a_budget_too_small_for_one_trial_starts_none(driver):
