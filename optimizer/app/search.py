@@ -10,6 +10,7 @@ from optimizer.config import StudyConfig
 from optimizer.core.confirmation import study_trials
 from optimizer.core.errors import InputError
 from optimizer.core.record import ParamValue
+from optimizer.host.blas import use_one_blas_thread
 from optimizer.storage import StudyStore
 from optimizer.tuning.optuna_search import OptunaSearch
 from optimizer.tuning.prescreen import MemoryPrescreen
@@ -42,6 +43,7 @@ def make_search(
         InputError: What the sampler needs is not installed, or it cannot tell when the study shall end.
         HostError: The database cannot be used.
     """
+    use_one_blas_thread()
     used = knowledge if config.sampler in MODELLING else None
     strategy = strategy_named(
         config.sampler,
@@ -72,6 +74,7 @@ def make_search(
 
 def make_adviser(config: StudyConfig, knowledge: StudyKnowledge) -> Advise:
     """Says which of a study's measured settings to use, whichever sampler proposed them."""
+    use_one_blas_thread()
     return lambda trials: recommend(trials, config.space, prior=knowledge.prior)
 
 
