@@ -2,8 +2,9 @@
 
 What a prior model says of a setting enters twice: as the mean, by a weight that is fitted, and as a feature, as if it
 were one more parameter. The mean serves a model that is right up to a factor. The feature serves one whose figures
-bend away from the engine's: what was seen at one setting tells of another of which the model says the same. From five
-observations on, both are left out unless leave-one-out predictions are better with them.
+bend away from the engine's: what was seen at one setting tells of another of which the model says the same. Both are
+left out where leave-one-out predictions speak against them: from five observations on when these are clearly worse with
+them, from a dozen on unless they are clearly better.
 """
 
 from __future__ import annotations
@@ -32,8 +33,11 @@ _UNSCALED_SPREAD = 1.0
 """In log units: up to this spread over the observed settings a prior model's figures are features as they are."""
 _FEWEST_TO_CHECK = 5
 """With fewer points a leave-one-out comparison says nothing of a prior model."""
-_LEAST_GAIN = 1.0
-"""By so much in log density must a prior model improve the leave-one-out predictions to be used. These flatter it: its
+_ENOUGH_TO_ASK = 12
+"""From so many points on a prior model has to show its worth; before, what the first trials have in common may hide it,
+as where none of them changed what a limit depends on."""
+_CLEAR = 1.0
+"""So much better or worse, in log density, are leave-one-out predictions clearly. They flatter a prior model: its
 constants were fitted to the same trials."""
 
 
@@ -122,7 +126,8 @@ def learnt(
     process = _fitted_with(replace(plain, features=features, means=means), groups, beliefs)
     if len(observed) >= _FEWEST_TO_CHECK:
         without = fitted(plain, groups, beliefs)
-        if float(np.sum(process.leave_one_out() - without.leave_one_out())) <= _LEAST_GAIN:
+        gain = float(np.sum(process.leave_one_out() - without.leave_one_out()))
+        if gain <= (_CLEAR if len(observed) >= _ENOUGH_TO_ASK else -_CLEAR):
             return Quantity(without)
     return Quantity(process, forecast)
 
