@@ -12,20 +12,29 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests.postgres_server import postgres_is_there, postgres_server
 
-# `nohup make test` ignores SIGHUP, and with it every process that a test sends one.
+# `nohup` ignores SIGHUP and a shell's `&` SIGINT, and with it every process that a test sends one.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# A test that fails on a busy machine says nothing: how long things take is for the benchmarks.
-settings.register_profile("untimed", deadline=None)
-settings.load_profile("untimed")
+# NumPy's BLAS has a thread for each core, and they spin: the small matrices of a search take three times the CPU time,
+# and minutes on a busy machine. Set before NumPy is loaded; what the tests start inherits it.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 
 REQUIRE_ALL = os.environ.get("REQUIRE_ALL", "") not in ("", "0")
+
+# A test that fails on a busy machine says nothing: how long things take is for the benchmarks. Where everything must
+# pass, every run has the same examples, so that a change is not refused for what it did not touch; new ones are looked
+# for in all other runs.
+settings.register_profile(
+    "untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=REQUIRE_ALL
+)
+settings.load_profile("untimed")
 
 
 def find_chromium() -> str | None:

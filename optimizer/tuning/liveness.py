@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, NoReturn
 
 import aiohttp
@@ -39,14 +39,21 @@ class TokenWatch:
         engine: The live engine.
         hang_s: Shortest standstill that is a hang.
         now_s: The clock of the traces.
+        sleep: Waits on that clock.
     """
 
     def __init__(
-        self, engine: EngineProcess, *, hang_s: float = HANG_S, now_s: Callable[[], float] = time.monotonic
+        self,
+        engine: EngineProcess,
+        *,
+        hang_s: float = HANG_S,
+        now_s: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._engine = engine
         self._hang_s = hang_s
         self._now_s = now_s
+        self._sleep = sleep
         self._longest_pause_s = 0.0
 
     def limit_s(self, stage: Stage) -> float:
@@ -68,7 +75,7 @@ class TokenWatch:
         look = _Look(traces, self._now_s())
         work: Mapping[str, float] | None = None
         while True:
-            await asyncio.sleep(every_s)
+            await self._sleep(every_s)
             now_s = self._now_s()
             pause_s = look.again(now_s)
             self._longest_pause_s = max(self._longest_pause_s, pause_s - every_s)

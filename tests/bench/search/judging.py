@@ -16,7 +16,7 @@ from tests.bench.search.situation import Noise, Situation, rng_of
 from tests.bench.search.spaces import capture_size, choice, drafts, graphs, log_int, speculation, switch, utilization
 from tests.bench.search.wave_engine import RUNTIME_GIB, Host, Load, Net, WaveEngine
 
-SEEDS = range(1000, 1072)
+SEEDS = range(1000, 1096)
 _BACKENDS = ("FLASH_ATTN", "FLASHINFER", "TRITON_ATTN")
 
 

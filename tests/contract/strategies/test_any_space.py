@@ -40,7 +40,7 @@ def check_proposals(study: MadeUpStudy, outcome: str, trials: int) -> None:
 
 
 @pytest.mark.parametrize("name", FAST)
-@settings(max_examples=12, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=10, suppress_health_check=[HealthCheck.too_slow])
 @given(**GIVEN)
 def test_every_proposal_keeps_conditions_rules_and_ranges(name, space, seed, outcome, maximise, screened):
     check = some_cannot_start if screened else None

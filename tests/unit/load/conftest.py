@@ -122,7 +122,7 @@ class FakeEngine:
             self.changed.notify_all()
 
     async def until_under_way(self, requests: int) -> None:
-        async with asyncio.timeout(10), self.changed:
+        async with asyncio.timeout(60), self.changed:
             await self.changed.wait_for(lambda: self.under_way == requests)
 
 

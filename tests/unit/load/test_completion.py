@@ -50,10 +50,11 @@ async def test_token_times_are_those_of_the_stream(serve: Any, answers: Any) -> 
         trace = await ask(engine.endpoint)
     assert [tokens for _, tokens in trace.arrivals] == [1, 1, 1, 1]
     assert trace.sent_s is not None
-    assert trace.arrivals[0][0] - trace.sent_s >= 0.045
-    # An arrival may be read late, so single gaps can shrink; together they cannot.
+    # An arrival may be read late, so that gaps can shrink, but none is read before it was sent.
+    for number, (at_s, _) in enumerate(trace.arrivals, 1):
+        assert at_s - trace.sent_s >= 0.05 * number - 0.005
     assert len(trace.gaps_s) == 3
-    assert 0.13 <= sum(trace.gaps_s) < 1.0
+    assert sum(trace.gaps_s) == pytest.approx(trace.arrivals[-1][0] - trace.arrivals[0][0])
     assert trace.ended_s is not None
     assert trace.ended_s >= trace.arrivals[-1][0]
 
@@ -235,9 +236,11 @@ async def socket_server(handle: Callable[[asyncio.StreamReader, asyncio.StreamWr
     """A server that does as `handle` says with each connection, once the first line of a request has come."""
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readline()
-        await handle(reader, writer)
-        writer.close()
+        try:
+            await reader.readline()
+            await handle(reader, writer)
+        finally:
+            writer.close()
 
     async with await asyncio.start_server(connected, "127.0.0.1", 0) as server:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
@@ -281,17 +284,20 @@ async def test_a_strange_server_is_a_failure_that_says_why(case: str) -> None:
     assert trace.ended_s is not None
 
 
-@pytest.mark.parametrize(
-    ("url", "error"),
-    [
-        ("http://no-such-host.invalid:80", "no connection: gaierror: "),
-        ("http://" + "a" * 70 + ".invalid", "no connection: "),
-    ],
-)
-async def test_a_name_that_leads_nowhere_is_a_failure(url: str, error: str) -> None:
-    trace = await ask(EngineEndpoint(url, "m"))
+async def test_a_name_that_leads_nowhere_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(*_: object, **__: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    trace = await ask(EngineEndpoint("http://no-such-host.invalid:80", "m"))
     assert trace.error is not None
-    assert trace.error.startswith(error)
+    assert trace.error.startswith("no connection: gaierror: ")
+
+
+async def test_a_name_that_can_be_none_is_a_failure() -> None:
+    trace = await ask(EngineEndpoint("http://" + "a" * 70 + ".invalid", "m"))
+    assert trace.error is not None
+    assert trace.error.startswith("no connection: ")
 
 
 async def test_plain_http_where_tls_was_asked_for_is_a_failure() -> None:

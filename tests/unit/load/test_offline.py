@@ -17,7 +17,8 @@ async def test_every_request_is_under_way_at_once_and_the_last_ends_the_window(
     serve: Any, answers: Any, make_workload: Any
 ) -> None:
     workload, marks = make_workload(), []
-    async with serve(answers.well_behaved(gap_s=0.02)) as engine:
+    # Half a second an answer: the last request is sent well before the first is answered.
+    async with serve(answers.well_behaved(gap_s=0.1)) as engine:
         load = await run_offline(
             engine.endpoint,
             RequestPlan(workload, 1, 2, 512),

@@ -46,7 +46,7 @@ async def test_two_processes_send_what_one_sends_and_merge_to_the_same_result(
         arrivals={"kind": "poisson", "rate_per_s": 60},
         prompt_tokens={"kind": "uniform", "low": 1, "high": 3000},
         warmup=WARM_UP,
-        window={"min_s": 1.0, "max_s": 1.0, "min_requests": 1},
+        window={"min_s": 1.0, "max_s": 20, "min_requests": 1},
     )
     results: list[LoadResult] = []
     sent = []
@@ -71,7 +71,7 @@ async def test_two_processes_send_what_one_sends_and_merge_to_the_same_result(
     counted = sorted((t.scheduled_s, t.number) for t in traces if t.scheduled_s >= two.window_start_s)
     assert [number for _, number in counted[:n]] == [*range(n)]
     assert two.itl_s.size == 4 * len(two.errors)
-    assert two.window_output_tokens == pytest.approx(one.window_output_tokens, rel=0.2)
+    assert two.window_output_tokens == pytest.approx(one.window_output_tokens, rel=0.4)
     assert two.client is not None
     assert two.client.processes == 2
     assert 0 < two.client.busiest_cores < two.client.cpu_cores
@@ -94,12 +94,12 @@ async def test_slots_and_the_cap_are_shared_out(serve: Any, answers: Any, make_w
 async def test_a_worker_that_dies_spoils_the_run_and_leaves_no_other(
     serve: Any, answers: Any, make_workload: Any
 ) -> None:
-    workload = make_workload(window={"min_s": 30, "max_s": 60, "min_requests": 1}, warmup=WARM_UP)
+    workload = make_workload(window={"min_s": 90, "max_s": 90, "min_requests": 1}, warmup=WARM_UP)
 
     def kill_one() -> None:
         os.kill(workers()[0].pid, signal.SIGKILL)
 
-    async with serve(answers.well_behaved(gap_s=0.01)) as engine, asyncio.timeout(15):
+    async with serve(answers.well_behaved(gap_s=0.01)) as engine, asyncio.timeout(60):
         with pytest.raises(ClientSpoiled, match=r"load process \d ended by itself \(exit status -9\)"):
             await run_load(engine.endpoint, workload, plan_of(workload), processes=2, on_window_open=kill_one)
         assert not workers()
@@ -108,7 +108,7 @@ async def test_a_worker_that_dies_spoils_the_run_and_leaves_no_other(
 
 async def test_trouble_of_the_server_is_told_as_by_one_process(serve: Any, answers: Any, make_workload: Any) -> None:
     workload = make_workload(warmup={"requests": 1, "max_s": 10}, arrivals={"kind": "closed_loop", "in_flight": 32})
-    async with serve(answers.raw(b"down", status=503)) as engine, asyncio.timeout(15):
+    async with serve(answers.raw(b"down", status=503)) as engine, asyncio.timeout(60):
         with pytest.raises(LoadFailed, match="in a row failed") as caught:
             await run_load(engine.endpoint, workload, plan_of(workload), processes=2)
     assert caught.value.evidence[0].endswith("HTTP 503: down")
@@ -152,7 +152,7 @@ async def test_a_worker_ends_when_its_orders_do(serve: Any, answers: Any, make_w
         worker.stdin.write(b'{"start_at_s":0}\n')
         await engine.until_under_way(3)
         worker.stdin.close()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await worker.communicate()
         assert worker.returncode == 0
         await engine.until_under_way(0)

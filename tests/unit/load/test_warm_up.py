@@ -11,9 +11,9 @@ from optimizer.load.warm_up import warm_up
 
 
 async def test_every_prefix_is_sent_first_then_the_rest(serve: Any, answers: Any, make_workload: Any) -> None:
-    workload = make_workload(shared_prefix={"prefixes": 3, "tokens": 16}, warmup={"requests": 8, "max_s": 5})
+    workload = make_workload(shared_prefix={"prefixes": 3, "tokens": 16}, warmup={"requests": 8, "max_s": 30})
     plan = RequestPlan(workload, 1, 2, 512)
-    async with serve(answers.well_behaved(gap_s=0.001)) as engine:
+    async with serve(answers.well_behaved(gap_s=0.02)) as engine:
         assert await warm_up(engine.endpoint, workload, plan) == 8
     prefixes = [tuple(body["prompt"][:16]) for body in engine.bodies]
     assert len(set(prefixes[:3])) == 3

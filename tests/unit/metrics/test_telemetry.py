@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import aiohttp
@@ -54,19 +55,37 @@ class Counting(FakeNvml):
     asked_in: set[int]
 
     def activity(self, gpu: Gpu) -> GpuActivity:
-        self.looks += 1
+        with self._read:
+            self.looks += 1
+            self._read.notify_all()
         self.asked_in = {*getattr(self, "asked_in", set()), threading.get_ident()}
         return replace(BUSY, energy_j=100.0 + 5.0 * self.looks)
 
+    async def looked(self, times: int) -> None:
+        """Until the card was looked at so often."""
+        await asyncio.to_thread(self._wait_for_looks, times)
+
+    def _wait_for_looks(self, times: int) -> None:
+        with self._read:
+            assert self._read.wait_for(lambda: self.looks >= times, timeout=60)
+
 
 async def test_the_window_is_told_of_engine_host_and_cards(make_page: MakePage, tmp_path: Path) -> None:
-    nvml, tokens = Counting(), iter(range(1000))
+    nvml, numbers, several = Counting(), count(), asyncio.Event()
     path = tmp_path / "telemetry.csv.gz"
-    page = lambda: make_page(preemptions=float(next(tokens)))  # noqa: E731
+
+    def page() -> str:
+        number = next(numbers)
+        if number == 8:
+            several.set()
+        return make_page(preemptions=float(number))
+
     async with watching(page, gauges=nvml, gpus=nvml.cards, interval_s=0.05) as telemetry:
         async with telemetry:
             telemetry.mark_start()
             await asyncio.sleep(0.5)
+            await several.wait()
+            await nvml.looked(8)
             telemetry.mark_end()
         observed = telemetry.result()
         telemetry.write(path)
@@ -81,7 +100,7 @@ async def test_the_window_is_told_of_engine_host_and_cards(make_page: MakePage, 
     rows = list(csv.DictReader(io.StringIO(gzip.decompress(path.read_bytes()).decode())))
     inside = next(row for row in rows if row["t_s"] == "0")
     assert (inside["phase"], inside["gpu_util"], inside["running"]) == ("window", "0.9", "3")
-    assert float(inside["client_thread_cores"]) >= 0.0
+    assert [row for row in rows if row["phase"] == "window" and row["client_thread_cores"]]
 
 
 async def test_a_driver_that_fails_and_a_cpu_without_counter_are_notes(make_page: MakePage) -> None:
@@ -100,9 +119,9 @@ async def test_marks_alone_are_enough_for_two_samples(make_page: MakePage) -> No
     nvml = Counting()
     async with watching(make_page, gauges=nvml, gpus=nvml.cards, interval_s=60.0) as telemetry:
         async with telemetry:
-            await asyncio.sleep(0.05)
+            await nvml.looked(1)
             telemetry.mark_start()
-            await asyncio.sleep(0.3)
+            await nvml.looked(2)
             telemetry.mark_end()
         observed = telemetry.result()
     assert observed.gpu.gpu_energy_j == 5.0
@@ -123,7 +142,7 @@ async def test_a_load_that_breaks_leaves_no_thread(make_page: MakePage) -> None:
         with pytest.raises(RuntimeError, match="load broke"):
             async with telemetry:
                 raise RuntimeError("load broke")
-        assert time.monotonic() - started < 5.0
+        assert time.monotonic() - started < 30.0
 
 
 async def test_an_observer_with_a_fault_of_its_own_is_not_silent(make_page: MakePage) -> None:

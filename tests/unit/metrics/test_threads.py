@@ -72,27 +72,29 @@ def untitled() -> Iterator[int]:
     yield from launched("python3")
 
 
-def watched(pid: int) -> tuple[ThreadMeter, ThreadSnapshot, ThreadSnapshot]:
+def watched(pid: int) -> tuple[ThreadMeter, ThreadSnapshot, ThreadSnapshot, float]:
     """Two snapshots, between which a thread of the children used a tenth of a second: how long that takes depends on
-    what else this host does."""
-    meter = ThreadMeter(lambda: [pid], lambda: [os.getpid()])
+    what else this host does. And the most cores that one thread can have used between them: a snapshot may take long,
+    and the kernel counts a running thread's time tick by tick."""
+    meter, begun_s = ThreadMeter(lambda: [pid], lambda: [os.getpid()]), time.monotonic()
     before = meter.read(time.monotonic, fresh=True)
     for _ in range(200):
         time.sleep(0.05)
         after = meter.read(time.monotonic)
-        if any(now.cpu_s - before.threads[key].cpu_s > 0.1 for key, now in after.threads.items() if key[0] != pid):
-            return meter, before, after
+        others = {key: now for key, now in after.threads.items() if key[0] not in (pid, os.getpid())}
+        if any(now.cpu_s - before.threads[key].cpu_s > 0.1 for key, now in others.items()):
+            return meter, before, after, (time.monotonic() - begun_s + 0.05) / (after.at_s - before.at_s)
     raise AssertionError("no thread of the children ran")
 
 
 def test_each_role_has_its_busiest_thread_by_name(engine: int) -> None:
-    meter, before, after = watched(engine)
+    meter, before, after, most_cores = watched(engine)
     roles = {use.role: use for use in meter.use(before, after)}
     assert set(roles) == {"api_server", "engine_core", "worker", "client", "other"}
     core = roles["engine_core"]
     assert core.busiest.process == "VLLM::EngineCor"
     assert core.busiest.thread == "hot thread)"
-    assert 0.0 < core.busiest.cores <= 1.05
+    assert 0.0 < core.busiest.cores <= most_cores
     assert core.cores >= core.busiest.cores
     assert roles["api_server"].busiest.thread == "main"
     assert roles["api_server"].cores < 0.05
@@ -108,26 +110,26 @@ def test_a_core_that_is_fought_for_shows_as_waiting(crowded: int) -> None:
     for child in Path(f"/proc/{crowded}/task/{crowded}/children").read_text().split():
         for thread in Path(f"/proc/{child}/task").iterdir():
             os.sched_setaffinity(int(thread.name), one)
-    meter, before, after = watched(crowded)
+    meter, before, after, most_cores = watched(crowded)
     hot = busiest(meter.use(before, after), "engine_core")
     assert hot is not None
     assert hot.waiting is not None
     assert hot.waiting > 0.2
-    assert hot.cores + hot.waiting <= 1.1
+    assert hot.cores + hot.waiting <= most_cores
 
 
 def test_without_titles_the_leaders_child_is_taken_for_engine_core(untitled: int) -> None:
-    meter, before, after = watched(untitled)
+    meter, before, after, _ = watched(untitled)
     assert {use.role for use in meter.use(before, after)} == {"api_server", "engine_core", "client"}
 
 
 def test_ticks_are_read_where_the_kernel_keeps_no_schedstat(engine: int, monkeypatch: pytest.MonkeyPatch) -> None:
     plain = threads._text
     monkeypatch.setattr(threads, "_text", lambda path: "" if path.endswith("schedstat") else plain(path))
-    meter, before, after = watched(engine)
+    meter, before, after, most_cores = watched(engine)
     hot = busiest(meter.use(before, after), "engine_core")
     assert hot is not None
-    assert 0.0 < hot.cores <= 1.2
+    assert 0.0 < hot.cores <= most_cores
     assert hot.waiting is None
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import heapq
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -24,7 +25,7 @@ from optimizer.objectives.shadow import Heard
 from optimizer.objectives.shadow_engine import Traffic
 from optimizer.objectives.shadow_verdict import Expectation
 from optimizer.tuning.aim import Aim
-from optimizer.tuning.capacity import find_capacity
+from optimizer.tuning.capacity import CapacityFound, find_capacity
 from optimizer.tuning.capacity_level import (
     MOST_TO_RELAX,
     LevelDecision,
@@ -40,12 +41,14 @@ from optimizer.tuning.capacity_shadow import EndlessTraffic, EngineShadow, tail_
 from optimizer.tuning.capacity_verdict import LOOKS, AloneDecision, LookDecision, ShadowDecision
 
 
-@pytest.fixture(autouse=True)
-def short_runs_of_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, scope="module")
+def short_runs_of_the_model() -> Iterator[None]:
     """What it knows of the knee matters little here, and a long run takes seconds."""
-    monkeypatch.setattr("optimizer.tuning.capacity_shadow.LONG_REQUESTS", 40_000)
-    monkeypatch.setattr("optimizer.tuning.capacity_shadow.SHORT_REQUESTS", 20_000)
-    monkeypatch.setattr("optimizer.tuning.capacity_shadow._LENGTHS_DRAWN", 2_000)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("optimizer.tuning.capacity_shadow.LONG_REQUESTS", 40_000)
+        patch.setattr("optimizer.tuning.capacity_shadow.SHORT_REQUESTS", 20_000)
+        patch.setattr("optimizer.tuning.capacity_shadow._LENGTHS_DRAWN", 2_000)
+        yield
 
 
 CLOSED = {"kind": "closed_loop", "in_flight": 8}
@@ -150,9 +153,15 @@ def answers(
     return [decision(measured(scheduled_s, ended_s, float(s), float(s), None).load) for s in range(1, until + 1)]
 
 
-async def test_the_knee_of_a_queue_is_found_inside_one_life() -> None:
+@pytest.fixture(scope="module")
+def whole() -> tuple[Queue, CapacityFound]:
+    """A queue after its whole search, and what that found."""
     queue = Queue()
-    found = await find_capacity(aim("p95_e2e_ms=600"), workload(POISSON), queue, max_num_seqs=32)
+    return queue, asyncio.run(find_capacity(aim("p95_e2e_ms=600"), workload(POISSON), queue, max_num_seqs=32))
+
+
+def test_the_knee_of_a_queue_is_found_inside_one_life(whole: tuple[Queue, CapacityFound]) -> None:
+    queue, found = whole
     result = found.result
     assert result.rate_per_s is not None
     assert 60.0 < result.rate_per_s < 82.0
@@ -169,8 +178,8 @@ async def test_the_knee_of_a_queue_is_found_inside_one_life() -> None:
     assert f"at {len(result.levels)} rates: " in found.notes[1]
 
 
-async def test_the_score_tells_the_verdict_of_all_rates_and_where_the_limits_end() -> None:
-    found = await find_capacity(aim("p95_e2e_ms=600"), workload(POISSON), Queue())
+def test_the_score_tells_the_verdict_of_all_rates_and_where_the_limits_end(whole: tuple[Queue, CapacityFound]) -> None:
+    found = whole[1]
     told = found.told(Score("capacity_requests_per_s", found.rate_per_s, True, Verdict.UNDECIDED))
     assert told.verdict is Verdict.FEASIBLE
     assert told.low == found.rate_per_s == told.value
@@ -318,10 +327,8 @@ async def test_an_engine_that_is_unlike_the_model_is_searched_without_it() -> No
     assert found.rate_per_s > 66.0
 
 
-async def test_a_percentile_is_judged_beside_the_model() -> None:
-    queue = Queue()
-    await find_capacity(aim("p95_e2e_ms=600"), workload(POISSON), queue, max_num_seqs=32)
-    kinds = [type(run.stop_when) for run in queue.runs]
+def test_a_percentile_is_judged_beside_the_model(whole: tuple[Queue, CapacityFound]) -> None:
+    kinds = [type(run.stop_when) for run in whole[0].runs]
     assert kinds[:3] == [type(None), LookDecision, LookDecision]
     assert kinds[-1] is ShadowDecision
 
@@ -351,11 +358,12 @@ async def test_a_rate_that_is_spoiled_twice_spoils_the_attempt() -> None:
         await find_capacity(aim("p95_e2e_ms=600"), workload(POISSON), Spoiled({2, 3}), max_num_seqs=32)
 
 
-async def test_constraints_of_a_feasible_rate_are_feasible_whatever_their_own_requests_leave_open() -> None:
-    found = await find_capacity(aim("p95_e2e_ms=600"), workload(POISSON), Queue(), max_num_seqs=32)
+def test_constraints_of_a_feasible_rate_are_feasible_whatever_their_own_requests_leave_open(
+    whole: tuple[Queue, CapacityFound],
+) -> None:
     open_still = Constraint("p95_e2e_ms", 600.0, 610.0, None, None, 0.02, Verdict.UNDECIDED)
     score = Score("capacity_requests_per_s", 70.0, True, Verdict.UNDECIDED, (open_still,))
-    told = found.told(score).constraints[0]
+    told = whole[1].told(score).constraints[0]
     assert told.verdict is Verdict.FEASIBLE
     assert told.violation == 0.0
 

@@ -146,7 +146,7 @@ OUTCOME = st.tuples(
 )
 
 
-@settings(max_examples=40)
+@settings(max_examples=20)
 @given(outcomes=st.lists(OUTCOME, max_size=9), maximise=st.booleans())
 def test_only_a_setting_that_was_measured_feasible_is_ever_recommended(outcomes, maximise):
     trials = [

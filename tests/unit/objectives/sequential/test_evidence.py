@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from optimizer.objectives.sequential.evidence import Side, log_evidence
 
-_LENGTH = 10
+_LENGTH = 9
 _SEQUENCES = [np.array(bits, dtype=np.bool_) for bits in itertools.product([False, True], repeat=_LENGTH)]
 
 

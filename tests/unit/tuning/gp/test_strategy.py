@@ -138,9 +138,9 @@ def test_a_space_with_one_value_ends_after_it(ask, seen_as):
 def test_two_hundred_parameters_work(ask, seen_as):
     space = SearchSpace({f"flag-{n}": BoolParameter(kind="bool", default=False) for n in range(200)})
     history = [seen_as(n, random_params(space, 0, n), (1.0 + 0.1 * n, -1.0)) for n in range(12)]
-    begun_s = time.perf_counter()
+    begun_s = time.process_time()
     assert len(next(GpStrategy(space).proposals(ask(history)))) == 200
-    assert time.perf_counter() - begun_s < 30.0
+    assert time.process_time() - begun_s < 30.0
 
 
 def test_the_gain_expected_falls_as_more_settings_turn_out_alike(space, seen_as, ask):
