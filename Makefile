@@ -45,10 +45,15 @@ help: ## Show this list
 run: setup ## Set up, then tune SPACE on a live vLLM on the CPU (ARGS go to `optimizer run`)
 	@$(BIN)/python -m optimizer run --space $(SPACE) $(ARGS)
 
-# Linters and tests both run, whatever the first say; pytest's closing line comes last.
+# Linters and tests all run, whatever the first say. Two runs of pytest side by side: one is of the unit tests, which
+# start no engine, and is shown when the other is done. PYTEST_ARGS makes it one run.
+PYTEST := $(BIN)/python -m pytest -m "not soak"
 test: setup-dev ## Set up, then run the linters and every test that needs Python alone
-	@failed=; $(LINT); \
-	$(BIN)/python -m pytest -m "not soak" $(PYTEST_ARGS) || failed="$$failed pytest"; \
+	@failed=; \
+	if [ -z "$(PYTEST_ARGS)" ]; then unit=$$(mktemp); $(PYTEST) tests/unit >"$$unit" 2>&1 & pid=$$!; fi; \
+	$(LINT); \
+	$(PYTEST) $(or $(PYTEST_ARGS),tests --ignore=tests/unit) || failed="$$failed pytest"; \
+	if [ -z "$(PYTEST_ARGS)" ]; then wait $$pid || failed="$$failed unit-tests"; cat "$$unit"; rm "$$unit"; fi; \
 	if [ -n "$$failed" ]; then echo "make test: failed:$$failed" >&2; exit 1; fi
 
 lint: setup-dev ## Run ruff, mypy and import-linter
