@@ -45,16 +45,21 @@ help: ## Show this list
 run: setup ## Set up, then tune SPACE on a live vLLM on the CPU (ARGS go to `optimizer run`)
 	@$(BIN)/python -m optimizer run --space $(SPACE) $(ARGS)
 
-# Linters and tests all run, whatever the first say. Two runs of pytest side by side: one is of the unit tests, which
-# start no engine, and is shown when the other is done. PYTEST_ARGS makes it one run.
+# Linters and tests all run, whatever the first say. Two runs side by side: linters and what starts no engine in the one,
+# which is shown when the other is done. PYTEST_ARGS makes it one run.
 PYTEST := $(BIN)/python -m pytest -m "not soak"
+ENGINELESS := tests/unit tests/contract/strategies
+FAILED := if [ -n "$$failed" ]; then echo "make test: failed:$$failed" >&2; exit 1; fi
 test: setup-dev ## Set up, then run the linters and every test that needs Python alone
-	@failed=; \
-	if [ -z "$(PYTEST_ARGS)" ]; then unit=$$(mktemp); $(PYTEST) tests/unit >"$$unit" 2>&1 & pid=$$!; fi; \
-	$(LINT); \
-	$(PYTEST) $(or $(PYTEST_ARGS),tests --ignore=tests/unit) || failed="$$failed pytest"; \
-	if [ -z "$(PYTEST_ARGS)" ]; then wait $$pid || failed="$$failed unit-tests"; cat "$$unit"; rm "$$unit"; fi; \
-	if [ -n "$$failed" ]; then echo "make test: failed:$$failed" >&2; exit 1; fi
+ifneq ($(PYTEST_ARGS),)
+	@failed=; $(LINT); $(PYTEST) $(PYTEST_ARGS) || failed="$$failed pytest"; $(FAILED)
+else
+	@log=$$(mktemp); \
+	(failed=; $(LINT); $(PYTEST) $(ENGINELESS) || failed="$$failed pytest"; $(FAILED)) >"$$log" 2>&1 & pid=$$!; \
+	trap 'kill $$pid; exit 130' INT TERM; \
+	failed=; $(PYTEST) tests $(ENGINELESS:%=--ignore=%) || failed="$$failed pytest with engines"; \
+	wait $$pid || failed="$$failed linters or pytest without engines"; cat "$$log"; rm "$$log"; $(FAILED)
+endif
 
 lint: setup-dev ## Run ruff, mypy and import-linter
 	@failed=; $(LINT); if [ -n "$$failed" ]; then echo "make lint: failed:$$failed" >&2; exit 1; fi
