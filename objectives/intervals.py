@@ -65,7 +65,7 @@ def rate_per_second(load: LoadResult, metric: str, limits: Sequence[Limit] = ())
 
     Args:
         load: What was measured, or a look at it while it runs.
-        metric: `output_tokens_per_s`, `requests_per_s` or `goodput_requests_per_s`.
+        metric: `output_tokens_per_s`, `total_tokens_per_s`, `requests_per_s` or `goodput_requests_per_s`.
         limits: For goodput.
 
     Returns:
@@ -74,6 +74,8 @@ def rate_per_second(load: LoadResult, metric: str, limits: Sequence[Limit] = ())
     """
     if metric == "output_tokens_per_s":
         return load.tokens_per_s_bins.astype(np.float64)
+    if metric == "total_tokens_per_s":
+        return load.tokens_per_s_bins + _prompt_tokens_per_s(load)
     if metric not in ("requests_per_s", "goodput_requests_per_s"):
         return None
     which = load.ok if metric == "requests_per_s" else good_requests(load, limits)
@@ -84,3 +86,10 @@ def rate_per_second(load: LoadResult, metric: str, limits: Sequence[Limit] = ())
         return np.zeros(0)
     counts, _ = np.histogram(ended_s, bins=np.arange(skipped, seconds + 1))
     return counts.astype(np.float64)
+
+
+def _prompt_tokens_per_s(load: LoadResult) -> FloatArray:
+    """Prompts of the successful requests that were due in each whole second of the window, shape (seconds,)."""
+    due_s, tokens = (load.scheduled_s - load.window_start_s)[load.ok], load.prompt_tokens[load.ok]
+    sums, _ = np.histogram(due_s, bins=np.arange(load.tokens_per_s_bins.size + 1), weights=tokens)
+    return sums.astype(np.float64)

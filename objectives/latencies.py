@@ -43,19 +43,6 @@ class Latencies:
         return self.values_ms[: waiting[0]] if waiting.size else self.values_ms
 
 
-def pending(load: LoadResult) -> BoolArray:
-    """Which counted requests may still end well, shape (n,).
-
-    While the load runs, or after it was ended there and then, requests under way have not failed; after a drain they
-    have.
-    """
-    broken_off = load.stopped_by is not None and load.stopped_by.ends_at_once
-    looked_at = load.stopped_by is None and not math.isnan(load.now_s)
-    if broken_off or looked_at:
-        return load.under_way
-    return np.zeros(len(load.errors), dtype=np.bool_)
-
-
 def latencies(load: LoadResult, metric: str) -> Latencies:
     """What a limit on `metric` is checked against.
 
@@ -69,7 +56,7 @@ def latencies(load: LoadResult, metric: str) -> Latencies:
     """
     if metric == "itl":
         return _gaps(load)
-    ok, waiting = load.ok, pending(load)
+    ok, waiting = load.ok, load.pending
     if metric == "tpot":
         counted = ~ok | (load.output_tokens > 1)
         values_s = (load.last_token_s - load.first_token_s) / np.maximum(load.output_tokens - 1, 1)
@@ -91,7 +78,7 @@ def _gaps(load: LoadResult) -> Latencies:
     """Gaps by their end: one stall is one run of late gaps. Those after the first request that is under way was due
     wait for it, so that what a later look adds comes after all that an earlier one had.
     """
-    ok, waiting = load.ok, pending(load)
+    ok, waiting = load.ok, load.pending
     until = int(np.argmax(waiting)) if waiting.any() else waiting.size
     gaps = request_gaps(load, np.where(np.arange(ok.size) < until, ok, False))
     failed = np.flatnonzero(~ok[:until])

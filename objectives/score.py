@@ -16,7 +16,7 @@ from optimizer.core.scoring import Constraint, Score, Verdict
 from optimizer.core.stop_reason import StopReason
 from optimizer.objectives.failures import judge_failures
 from optimizer.objectives.intervals import mean_latency_interval, metric_interval
-from optimizer.objectives.latencies import Latencies, latencies, pending
+from optimizer.objectives.latencies import Latencies, latencies
 from optimizer.objectives.limits import Limit
 from optimizer.objectives.objective import Objective
 from optimizer.objectives.rules import USUAL_RULES, VerdictRules
@@ -156,7 +156,7 @@ def _presumed(limit: Limit, load: LoadResult) -> Verdict:
 
 def check_failures(load: LoadResult, rules: VerdictRules) -> Constraint:
     """The share of failed requests against the largest that is allowed."""
-    failed = ~load.ok[~pending(load)]
+    failed = ~load.ok[~load.pending]
     state = judge_failures(failed, rules)
     observed = float(np.mean(failed)) if failed.size else None
     violation = None if observed is None else violation_of(observed, rules.error_rate, np.array([observed]))

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from optimizer.app.live import LevelMeasured
 from optimizer.app.traffic import is_closed
 from optimizer.core.engine_config import FlagValue
 from optimizer.core.measurement import Measurement
 from optimizer.core.scoring import Constraint, Verdict
+from optimizer.core.stop_reason import StopReason
 from optimizer.load import ClosedLoop, Workload
 from optimizer.load.arrival_process import ConstantRate, GammaArrivals, PoissonArrivals
+from optimizer.load.failure import ClientSpoiled
 from optimizer.load.hit_rate import expected_prefix_hit_rate
 from optimizer.metrics import METRICS, BoundContext, bound_in, hit_rate_notes, judge_bound, summarize
-from optimizer.objectives import USUAL_RULES, Limit, VerdictRules
+from optimizer.objectives import OBJECTIVES, USUAL_RULES, Limit, VerdictRules
 from optimizer.objectives.intervals import metric_interval
 from optimizer.objectives.objective import CAPACITY, KNEE, objective_metrics
 from optimizer.objectives.score import check_failures, check_limit, overall
@@ -22,6 +25,8 @@ from optimizer.report.json_view import finite
 from optimizer.report.limit_view import LimitView, limit_view
 from optimizer.report.measure_view import BoundView, MeasureView, MetricView
 from optimizer.report.saturation import CurvePoint, saturation_curve
+from optimizer.tuning.aim import Aim
+from optimizer.tuning.client_faults import check_client
 
 _USUAL_BLOCK_TOKENS = 16
 _OF_USERS = ("_ttft_ms", "_e2e_ms", "goodput_requests_per_s")
@@ -68,6 +73,8 @@ def figures(measurement: Measurement, question: Question) -> Figures:
     load = measurement.load
     values = _values(measurement, question)
     constraints = _constraints(measurement, question)
+    if spoiled_by_client(measurement, question) is not None:
+        constraints = [replace(constraint, verdict=Verdict.UNDECIDED) for constraint in constraints]
     bound = judge_bound(measurement, _context(question))
     return Figures(
         metrics=[_metric(name, value, measurement, question) for name, value in values.items()],
@@ -82,10 +89,26 @@ def figures(measurement: Measurement, question: Question) -> Figures:
     )
 
 
+def spoiled_by_client(measurement: Measurement, question: Question) -> str | None:
+    """Why the client's own delays leave everything open; None where they do not, or a limit is broken even so."""
+    aim = Aim(OBJECTIVES["throughput"], tuple(question.limits), rules=question.rules)
+    try:
+        check_client(measurement.load, _tightest_ms(question), aim)
+    except ClientSpoiled as trouble:
+        return trouble.message
+    return None
+
+
+def _tightest_ms(question: Question) -> float | None:
+    return min((limit.limit_ms for limit in question.limits), default=None)
+
+
 def curve_point(measured: LevelMeasured, question: Question) -> CurvePoint:
     """One level of a sweep."""
     measurement = measured.measurement
     verdict = overall(_constraints(measurement, question)).value if question.limits else None
+    if verdict is not None and spoiled_by_client(measurement, question) is not None:
+        verdict = Verdict.UNDECIDED.value
     if question.limits and not measurement.load.ok.any():
         verdict = Verdict.INFEASIBLE.value
     return CurvePoint(
@@ -147,10 +170,14 @@ def _notes(measurement: Measurement, question: Question) -> list[str]:
         notes.append(
             f"{load.too_long} requests were longer than the engine takes: they were not sent and count as failed"
         )
-    tightest = min((limit.limit_ms for limit in question.limits), default=None)
-    spoiled = None if load.client is None else load.client.spoiled(tightest)
+    spoiled = None if load.client is None else load.client.spoiled(_tightest_ms(question))
     if spoiled is not None:
         notes.append(spoiled)
+    if load.stopped_by is StopReason.SATURATED:
+        notes.append(
+            f"more came than was served: the queue grew until the load was ended after {load.window_s:.0f} s, and "
+            "latencies with it"
+        )
     if question.offline:
         return [*notes, *failure_notes(measurement)]
     if load.queue_s.size and float(load.queue_s.max()) > 0.001:
@@ -170,14 +197,12 @@ def _notes(measurement: Measurement, question: Question) -> list[str]:
 
 def failure_notes(measurement: Measurement) -> list[str]:
     """The most frequent reasons for which requests failed, and how often."""
-    counts: dict[str, int] = {}
-    for error in measurement.load.errors:
-        if error is not None:
-            counts[error] = counts.get(error, 0) + 1
+    load = measurement.load
+    ended = [error for error, waits in zip(load.errors, load.pending, strict=True) if not waits]
+    counts = Counter(error for error in ended if error is not None)
     if not counts:
         return []
-    most = sorted(counts.items(), key=lambda item: -item[1])[:3]
-    told = [f"{count} of {len(measurement.load.errors)} requests failed: {error}" for error, count in most]
+    told = [f"{count} of {len(ended)} requests failed: {error}" for error, count in counts.most_common(3)]
     return [
         *told,
         "metrics of latency are those of successful requests; intervals and limits count failed ones as over",
@@ -208,4 +233,6 @@ def with_curve(base: MeasureView, measured: list[LevelMeasured], question: Quest
     if question.limits:
         verdicts = [point.verdict for point in points]
         verdict = next((v for v in ("feasible", "undecided", "infeasible") if v in verdicts), None)
-    return base.model_copy(update={"curve": curve, "verdict": verdict})
+    spoiled = [(one.level, spoiled_by_client(one.measurement, question)) for one in measured]
+    notes = [f"level {level:g}: {why}" for level, why in spoiled if why is not None]
+    return base.model_copy(update={"curve": curve, "verdict": verdict, "notes": [*base.notes, *notes]})

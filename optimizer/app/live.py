@@ -6,7 +6,7 @@ import asyncio
 import functools
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import aiohttp
 
@@ -22,8 +22,11 @@ from optimizer.load.progress import LoadProgress
 from optimizer.load.tokenizer import ModelTokenizer
 from optimizer.load.warm_up import warm_up
 from optimizer.metrics import GpuGauges, Telemetry
+from optimizer.tuning.client_faults import MOST_PROCESSES
 
 StopWhen = Callable[[LoadResult], StopReason | None]
+Spoiled = Callable[[Measurement], str | None]
+"""Why the client's own delays make a measurement worthless; None where they do not."""
 _PAUSE_S = 1.0
 """Between two levels, in which what was cancelled leaves the engine."""
 
@@ -34,6 +37,10 @@ def _no_pids() -> Iterable[int]:
 
 async def _no_reset() -> bool:
     return False
+
+
+def _never(_: Measurement) -> str | None:
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,15 +95,41 @@ class Watchers:
 
 
 async def measure_live(
-    server: LiveServer, workload: Workload, seed: int, watchers: Watchers, *, stop_when: StopWhen | None = None
+    server: LiveServer,
+    workload: Workload,
+    seed: int,
+    watchers: Watchers,
+    *,
+    decide: Callable[[], StopWhen] | None = None,
+    spoiled: Spoiled = _never,
 ) -> Measurement:
-    """Warm the server up and measure one window.
+    """Warm the server up and measure one window; again with more load processes where the client could not keep up.
+
+    Args:
+        server: The live server.
+        workload: What is sent.
+        seed: Of the lengths.
+        watchers: Are told how far it is.
+        decide: Makes what says when a run may stop, anew for each; None measures the shortest window.
+        spoiled: Asked of each run. What it says of the last is for the caller to ask again.
 
     Raises:
         LoadFailed: Nothing was served before the window opened.
         ClientSpoiled: A load process failed.
         InputError: The workload does not fit the server.
     """
+    while True:
+        measurement = await _measured_once(server, workload, seed, watchers, None if decide is None else decide())
+        why, processes = spoiled(measurement), min(2 * server.processes, MOST_PROCESSES)
+        if why is None or processes == server.processes:
+            return measurement
+        watchers.stage(f"{why}; trying it again with {processes} load processes")
+        server = replace(server, processes=processes)
+
+
+async def _measured_once(
+    server: LiveServer, workload: Workload, seed: int, watchers: Watchers, stop_when: StopWhen | None
+) -> Measurement:
     plan = await _warmed_up(server, workload, seed, watchers)
 
     async def load(telemetry: Telemetry) -> LoadResult:
@@ -161,6 +194,7 @@ async def sweep_live(
     watchers: Watchers,
     *,
     keep: Callable[[LevelMeasured], None],
+    spoiled: Spoiled = _never,
 ) -> None:
     """Measure at one level after the other, the lowest first; over-saturation and failing end the sweep.
 
@@ -171,6 +205,7 @@ async def sweep_live(
         seed: Of the lengths, the same at each level.
         watchers: Are told how far it is.
         keep: Given each level as it is measured, so that what was seen outlives a server that vanishes.
+        spoiled: As for `measure_live`; load processes that one level takes stay for those above.
 
     Raises:
         LoadFailed: Nothing was served before the window opened.
@@ -181,7 +216,9 @@ async def sweep_live(
         if number:
             await asyncio.sleep(_PAUSE_S)
         told = Watchers(functools.partial(_say_level, watchers.stage, level), watchers.progress)
-        measurement = await measure_live(server, at_level(workload, level), seed, told)
+        measurement = await measure_live(server, at_level(workload, level), seed, told, spoiled=spoiled)
+        if measurement.load.client is not None:
+            server = replace(server, processes=max(server.processes, measurement.load.client.processes))
         keep(LevelMeasured(level, measurement))
         if measurement.load.stopped_by in (StopReason.SATURATED, StopReason.FAILURES):
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import secrets
 import shlex
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from optimizer.app.engine_choice import EngineChoice, choose_engine
-from optimizer.app.figures import Question, with_curve, with_figures
+from optimizer.app.figures import Question, spoiled_by_client, with_curve, with_figures
 from optimizer.app.flags import checked_config
 from optimizer.app.gpus import StudyGpus, study_gpus
 from optimizer.app.live import LevelMeasured, LiveServer, Watchers, measure_offline, sweep_live
@@ -112,7 +113,7 @@ def measure_space(request: MeasureRequest, watch: Watch) -> MeasureView:
         HostError: vLLM, port or the host itself is not usable.
         Interrupted: Ctrl-C, SIGTERM or SIGHUP; no engine is left.
     """
-    check_modes(request.sweep, offline=request.offline, slos=request.run.slos)
+    check_modes(request.sweep, offline=request.offline, slos=request.run.slos, traffic=request.traffic)
     check_objective(request.run.objective, request.traffic, sweep=request.sweep, offline=request.offline)
     engine = choose_engine_of(request.run)
     config = checked_config(request.run, engine, notice=watch.say)
@@ -153,7 +154,7 @@ def measure_space(request: MeasureRequest, watch: Watch) -> MeasureView:
     return _view(work, engine, resolved, outcome, outcome.measurement, folder)
 
 
-def check_modes(sweep: str | None, *, offline: bool, slos: tuple[str, ...]) -> None:
+def check_modes(sweep: str | None, *, offline: bool, slos: tuple[str, ...], traffic: TrafficOptions) -> None:
     """Refuse modes that exclude each other.
 
     Raises:
@@ -166,6 +167,11 @@ def check_modes(sweep: str | None, *, offline: bool, slos: tuple[str, ...]) -> N
             f"--slo {slos[0]}: a batch has no latency that a user would see, so no limit can be judged with --offline",
             hint="leave one of the two out",
         )
+    for option, value in (("--rate", traffic.rate_per_s), ("--concurrency", traffic.concurrency)):
+        if offline and value is not None:
+            raise InputError(
+                f"{option} {value:g}: with --offline all requests are sent at once", hint="leave one of the two out"
+            )
 
 
 def choose_engine_of(run: RunRequest) -> EngineChoice:
@@ -200,7 +206,9 @@ def _runner(launcher: EngineLauncher, work: _Work, gpus: StudyGpus, watch: Watch
             requests = work.request.traffic.requests or config.workload.window.min_requests
             return await measure_offline(server, config.workload, config.seed, requests, told)
         work.measured.clear()
-        await sweep_live(server, config.workload, work.levels, config.seed, told, keep=work.measured.append)
+        spoiled = functools.partial(spoiled_by_client, question=work.question)
+        keep = work.measured.append
+        await sweep_live(server, config.workload, work.levels, config.seed, told, keep=keep, spoiled=spoiled)
         return work.measured[-1].measurement
 
     pipeline = VisitPipeline(

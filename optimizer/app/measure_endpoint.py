@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import aiohttp
 
-from optimizer.app.figures import Question, with_curve, with_figures
+from optimizer.app.figures import Question, spoiled_by_client, with_curve, with_figures
 from optimizer.app.live import LevelMeasured, LiveServer, Watchers, measure_live, measure_offline, sweep_live
 from optimizer.app.measure import Watch, check_modes
 from optimizer.app.plan import describe_workload
@@ -97,7 +98,7 @@ def measure_endpoint(request: EndpointRequest, watch: Watch) -> EndpointOutcome:
         HostError: No server answers, it is none of this kind, or it served nothing.
         Interrupted: Ctrl-C, SIGTERM or SIGHUP; every connection is closed.
     """
-    check_modes(request.sweep, offline=request.offline, slos=request.slos)
+    check_modes(request.sweep, offline=request.offline, slos=request.slos, traffic=request.traffic)
     address = base_url(request.endpoint)
     if not is_loopback(address) and not request.anywhere:
         raise InputError(
@@ -140,23 +141,28 @@ async def _measured(work: _Work, watch: Watch) -> EndpointOutcome:
         trouble = await _trouble(work, "nothing but failures came any more", errors[-1:])
     elif trouble is None and not last.load.ok.any():
         trouble = await _trouble(work, "no request succeeded", tuple(e for e in last.load.errors if e)[:1])
-    return EndpointOutcome(_view(work, model, last, complete=trouble is None), trouble)
+    complete = trouble is None
+    if trouble is None and not work.measured and (why := spoiled_by_client(last, work.question)) is not None:
+        trouble = HostError(why, hint="give this host less to do, or load the server from one with more cores")
+    return EndpointOutcome(_view(work, model, last, complete=complete), trouble)
 
 
 async def _loaded(server: LiveServer, work: _Work, watchers: Watchers) -> Measurement:
     request, question = work.request, work.question
     workload = question.workload
+    spoiled = functools.partial(spoiled_by_client, question=question)
     if request.offline:
         requests = request.traffic.requests or workload.window.min_requests
         return await measure_offline(server, workload, request.seed, requests, watchers)
     if work.levels:
-        await sweep_live(server, workload, work.levels, request.seed, watchers, keep=work.measured.append)
+        keep = work.measured.append
+        await sweep_live(server, workload, work.levels, request.seed, watchers, keep=keep, spoiled=spoiled)
         return work.measured[-1].measurement
-    stop_when = None
+    decide = None
     if question.limits and not request.traffic.fixes_length:
         aim = Aim(OBJECTIVES["throughput"], tuple(question.limits), rules=question.rules, whole=True)
-        stop_when = StopDecision(aim)
-    return await measure_live(server, workload, request.seed, watchers, stop_when=stop_when)
+        decide = functools.partial(StopDecision, aim)
+    return await measure_live(server, workload, request.seed, watchers, decide=decide, spoiled=spoiled)
 
 
 def _tokenizer(request: EndpointRequest, workload: Workload, model: ServedModel) -> ModelTokenizer | None:

@@ -26,6 +26,7 @@ from optimizer.core.engine_config import JsonValue
 from optimizer.core.errors import InputError
 from optimizer.core.recommendation import Recommendation
 from optimizer.core.record import StudyRecord, TrialRecord
+from optimizer.core.samplers import SAMPLERS
 from optimizer.core.study_end import StudyEnd
 from optimizer.engine.launch import EngineLauncher
 from optimizer.host.files import exclusive_lock, make_folder
@@ -41,11 +42,13 @@ from optimizer.tuning.settings import BASELINE_NUMBER
 from optimizer.tuning.study_runner import Budget, StudyRunner
 from optimizer.tuning.trial_pipeline import TrialPipeline
 
-MEASUREMENT_PROTOCOL = 3
+MEASUREMENT_PROTOCOL = 4
 """Raised whenever a change of ours shifts results: unlike measurements are never mixed in one study.
 
 2: on the CPU, an engine forked from a warm spare has the KV pool of one that was started cold; it had a larger one.
 3: the window opens when throughput is level and stays open until a sequential test has decided each limit.
+4: arrivals that outrun an engine end the load although requests in flight are capped, and requests that are under way
+where a load is ended at once are no errors.
 """
 
 
@@ -89,7 +92,7 @@ def run_study(request: RunRequest, observer: StudyObserver) -> StudyOutcome:
             if not store.trials(config.study):
                 for note in (*_plan_notes(config), *_baseline_note(config)):
                     observer.notice(note)
-            for note in gpus.notes:
+            for note in (*gpus.notes, f"sampler {config.sampler}: {SAMPLERS[config.sampler]}"):
                 observer.notice(note)
             work = _work(request, config, engine, gpus, host, store, study, observer, folder)
             ended = asyncio.run(interruptible(work, host, kept=RECORD_KEPT))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -51,7 +52,8 @@ class LoadResult:
         gaps_at: Where the gaps of each successful request begin in `itl_s`; it has one less than tokens. Shape (n,), or
             (0,) where requests follow each other there as they do here.
         tokens_per_s_bins: Tokens that arrived in each whole second of the window.
-        in_flight_per_s: Requests under way at the end of each whole second of the window.
+        in_flight_per_s: Requests that were due and had not ended at the end of each whole second of the window. Those
+            that wait at a cap on requests in flight are among them: more than is served makes their queue grow.
         too_long: Counted requests that were never sent, since they are longer than the engine takes.
         now_s: When the look was taken; while the load runs, requests under way have the error `UNFINISHED`.
         stopped_by: Why the window closed; None while it is open.
@@ -89,6 +91,19 @@ class LoadResult:
     def under_way(self) -> npt.NDArray[np.bool_]:
         """Which requests have not ended, shape (n,)."""
         return np.array([error == UNFINISHED for error in self.errors], dtype=np.bool_)
+
+    @property
+    def pending(self) -> npt.NDArray[np.bool_]:
+        """Which counted requests may still end well, shape (n,).
+
+        While the load runs, or after it was ended there and then, requests under way have not failed; after a drain
+        they have.
+        """
+        broken_off = self.stopped_by is not None and self.stopped_by.ends_at_once
+        looked_at = self.stopped_by is None and not math.isnan(self.now_s)
+        if broken_off or looked_at:
+            return self.under_way
+        return np.zeros(len(self.errors), dtype=np.bool_)
 
     @property
     def queue_s(self) -> FloatArray:

@@ -256,11 +256,10 @@ class _Run:
         return all(trace.ended_s is not None for trace in self._counted())
 
     def _look(self, known_until_s: float) -> StopReason | None:
-        uncapped = self._workload.arrivals.most_in_flight is None
-        if self._stop_when is None and not uncapped:
+        if self._stop_when is None and self._closed_loop:
             return None
         known = self._record.look(max(known_until_s, self._window_start_s), **self._ramp_facts)
-        if uncapped and is_saturated(known):
+        if not self._closed_loop and is_saturated(known):
             return StopReason.SATURATED
         return None if self._stop_when is None else self._stop_when(known)
 

@@ -143,12 +143,11 @@ class WindowRecord:
         self._window_tokens += int(tokens[inside].sum())
 
     def _in_flight(self, seconds: int) -> IntArray:
-        """Requests under way at the end of each whole second."""
+        """Requests that were due and had not ended at the end of each whole second."""
         times = self._times.values
-        sent = times[~np.isnan(times[:, _SENT])]
-        ended_s = sent[:, _ENDED][~np.isnan(sent[:, _ENDED])]
+        ended_s = times[:, _ENDED][~np.isnan(times[:, _ENDED])]
         marks = self._start_s + np.arange(1, seconds + 1)
-        began = np.searchsorted(np.sort(sent[:, _SENT]), marks, side="right")
+        began = np.searchsorted(np.sort(times[:, _SCHEDULED]), marks, side="right")
         in_flight: IntArray = (began - np.searchsorted(np.sort(ended_s), marks, side="right")).astype(np.int64)
         return in_flight
 

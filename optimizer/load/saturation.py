@@ -31,7 +31,7 @@ A queue whose load is 1.05 times what can be served grows by 1 - 1 / 1.05 of wha
 
 
 def is_saturated(load: LoadResult) -> bool:
-    """Judges the window so far, of an open loop without a cap on requests in flight."""
+    """Judges the window so far, of an open loop. With a cap it is the queue at the client that climbs."""
     seconds, arrivals = load.in_flight_per_s.size, load.scheduled_s.size
     if seconds < SHORTEST_S or arrivals < FEWEST_ARRIVALS:
         return False

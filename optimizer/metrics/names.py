@@ -76,7 +76,7 @@ METRICS: dict[str, Metric] = {
     "capacity_requests_per_s": Metric("req/s", "Highest arrival rate whose verdict is feasible", "higher"),
     "knee_requests_per_s": Metric("req/s", "Arrival rate at which the limits seem to be used up", "higher"),
     **_latency_metrics(),
-    "error_rate": Metric("", "Share of the counted requests that failed", "lower"),
+    "error_rate": Metric("", "Share of the counted requests that failed, of those that ended", "lower"),
     "requests_counted": Metric("", "Requests scheduled in the window", None),
     "window_s": Metric("s", "Length of the measuring window", None),
     "preemptions": Metric("", "Requests thrown out of the KV cache and recomputed", "lower"),

@@ -52,9 +52,9 @@ def summarize(measurement: Measurement) -> dict[str, float | None]:
         samples_s: FloatArray = getattr(load, f"{latency}_s")
         for statistic, percent in STATISTICS.items():
             values[f"{statistic}_{latency}_ms"] = _statistic_ms(samples_s, percent)
-    counted = len(load.errors)
-    values["error_rate"] = sum(error is not None for error in load.errors) / counted if counted else None
-    values["requests_counted"] = float(counted)
+    ended = load.ok[~load.pending]
+    values["error_rate"] = 1.0 - float(ended.mean()) if ended.size else None
+    values["requests_counted"] = float(len(load.errors))
     values["window_s"] = load.window_s
     values |= {name: getattr(measurement.engine, name) for name in _FROM_ENGINE}
     values |= {name: getattr(measurement.host, name) for name in _FROM_HOST}

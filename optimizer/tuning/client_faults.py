@@ -16,13 +16,14 @@ from optimizer.tuning.aim import Aim
 
 MOST_DOUBLINGS = 2
 """One process, then two, then four; a host on which four cannot keep up is not the one to measure from."""
+MOST_PROCESSES = 1 << MOST_DOUBLINGS
 
 
 def more_processes(failure: Failure, processes: int) -> int:
     """How many load processes the attempt after this failure gets."""
     if failure.kind is not FailureKind.CLIENT_SPOILED:
         return processes
-    return min(2 * processes, 1 << MOST_DOUBLINGS)
+    return min(2 * processes, MOST_PROCESSES)
 
 
 def check_client(load: LoadResult, limit_ms: float | None, aim: Aim | None = None) -> None:

@@ -158,6 +158,8 @@ def test_what_does_not_go_together_starts_nothing(invoke, measured, words, told)
         (["--endpoint", URL, "--sweep", "8:1"], "--sweep 8:1"),
         (["--endpoint", URL, "--sweep", "--offline"], "exclude each other"),
         (["--endpoint", URL, "--offline", "--slo", "p99_e2e_ms=5"], "--offline"),
+        (["--endpoint", URL, "--offline", "--rate", "3"], "--rate 3: with --offline"),
+        (["--space", "tiny-cpu", "--offline", "--concurrency", "4"], "--concurrency 4: with --offline"),
         (["--endpoint", "http://10.0.0.1:8000"], "not on this host"),
         (["--endpoint", "127.0.0.1:8000"], "no address of a server"),
         (["--endpoint", URL, "--api-key-env", "NONE_SUCH"], "this variable is not set"),

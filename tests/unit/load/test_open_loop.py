@@ -157,11 +157,14 @@ async def test_a_hopeless_run_ends_at_once(
     assert "unfinished" in result.errors
 
 
+@pytest.mark.parametrize("cap", [None, 8])
 async def test_a_load_beyond_what_is_served_is_seen_and_ends_the_run(
-    serve: Any, answers: Any, make_workload: Any, monkeypatch: Any
+    serve: Any, answers: Any, make_workload: Any, monkeypatch: Any, cap: int | None
 ) -> None:
+    """The queue is the engine's, or with a cap on requests in flight the client's."""
     monkeypatch.setattr("optimizer.load.saturation.SHORTEST_S", 3)
-    workload = make_workload(arrivals=POISSON | {"rate_per_s": 150}, warmup=WARM_UP, window=window(60, max_s=90))
+    arrivals = POISSON | {"rate_per_s": 150, "max_in_flight": cap}
+    workload = make_workload(arrivals=arrivals, warmup=WARM_UP, window=window(60, max_s=90))
     one_at_a_time = asyncio.Lock()
     good = answers.well_behaved()
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from optimizer.core.measurement import EngineMetrics, GpuUsage, HostUsage, LoadResult, Measurement
+from optimizer.core.stop_reason import StopReason
 from optimizer.metrics import METRICS, summarize
 from tests.unit.metrics.observed import role
 
@@ -44,6 +45,13 @@ def test_names_are_those_of_the_registry_whatever_was_measured() -> None:
         assert set(values) == set(METRICS)
         json.dumps(values, allow_nan=False)
     assert set(METRICS) >= ISSUE_NAMES
+
+
+def test_requests_that_were_under_way_when_the_load_was_ended_have_not_failed() -> None:
+    broken_off = Measurement(load(stopped_by=StopReason.SATURATED), EngineMetrics(), HostUsage())
+    assert summarize(broken_off)["error_rate"] == 0.0
+    drained = Measurement(load(stopped_by=StopReason.BUDGET), EngineMetrics(), HostUsage())
+    assert summarize(drained)["error_rate"] == pytest.approx(1 / 3)
 
 
 def test_the_figures() -> None:

@@ -12,7 +12,7 @@ from optimizer.core.stop_reason import StopReason
 from optimizer.objectives import Limit, parse_slo, resolve_limits
 from optimizer.objectives.goodput import good_requests, goodput_per_s
 from optimizer.objectives.intervals import metric_interval, rate_per_second
-from optimizer.objectives.latencies import latencies, pending, request_gaps
+from optimizer.objectives.latencies import latencies, request_gaps
 from tests.unit.objectives.made import load_of
 
 ALL = np.ones(3, dtype=np.bool_)
@@ -59,9 +59,9 @@ def test_a_request_under_way_counts_with_its_age_while_the_load_runs() -> None:
     assert found.values_ms[1] == pytest.approx(490.0)
     assert found.known_ms.tolist() == pytest.approx([30.0])
     ended = replace(running, stopped_by=StopReason.BUDGET)
-    assert not pending(ended).any()
+    assert not ended.pending.any()
     assert np.isinf(latencies(ended, "e2e").values_ms[1])
-    assert pending(replace(running, stopped_by=StopReason.DOMINATED)).any()
+    assert replace(running, stopped_by=StopReason.DOMINATED).pending.any()
 
 
 @pytest.mark.parametrize("at", [None, [0, 1, 2], [2, 0, 1]])
@@ -113,6 +113,14 @@ def test_rates_have_an_interval_from_the_seconds_of_the_window() -> None:
     assert (found.low + found.high) / 2.0 == pytest.approx(100.0)
     assert metric_interval(load_of([10.0]), "output_tokens_per_s", 100.0) is None
     assert metric_interval(load, "preemptions", 3.0) is None
+
+
+def test_all_tokens_per_second_count_prompts_when_they_are_due() -> None:
+    load = load_of([10.0] * 350 + [None] * 50, tokens_per_s_bins=np.array([98, 104, 99, 101]))
+    per_second = rate_per_second(load, "total_tokens_per_s")
+    assert per_second is not None
+    assert per_second.tolist() == [98 + 800, 104 + 800, 99 + 800, 101 + 400]
+    assert metric_interval(load, "total_tokens_per_s", 800.0) is not None
 
 
 def test_requests_per_second_leave_out_the_time_before_the_first_can_end() -> None:
