@@ -21,14 +21,16 @@ Side: TypeAlias = Literal["up", "down", "near"]
 GIB: Final = 2**30
 _FRACTION_DECIMALS: Final = 4
 _SIGNIFICANT_DIGITS: Final = 6
+_MOST: Final = 2**53
+"""Whole numbers up to this are exact as floats, which the search computes with."""
 
 
 class IntParameter(ParameterBase):
     """A whole number between two bounds, both included."""
 
     kind: Literal["int"]
-    low: int = Field(description="Smallest value.")
-    high: int = Field(description="Largest value; must lie above `low`.")
+    low: int = Field(ge=-_MOST, le=_MOST, description="Smallest value.")
+    high: int = Field(ge=-_MOST, le=_MOST, description="Largest value; must lie above `low`.")
     log: bool = Field(default=False, description="Search on a logarithmic scale; needs `low` >= 1 and `step` 1.")
     step: int = Field(default=1, ge=1, description="Distance between neighbours; must divide `high - low`.")
     default: int | None = Field(default=None, description="vLLM's own or a usual value; must be one of the range.")

@@ -37,8 +37,8 @@ class Relaxation:
         name: The limit, such as `p99_e2e_ms`.
         limit: As it was stated, in the metric's unit.
         needed: The value that would do, rounded up to three digits.
-        is_sure: The trial's interval lies below `needed`; otherwise its run was too short for an upper end, and
-            `needed` is what was observed.
+        is_sure: The trial's interval lies below `needed`, or it has none and its figure counts as certain, as reported
+            ones do; otherwise its run was too short for an upper end, and `needed` is what was observed.
     """
 
     trial: TrialRecord
@@ -55,15 +55,19 @@ class Relaxation:
 
 def least_relaxation(trials: list[TrialRecord]) -> Relaxation | None:
     """The smallest that makes any trial feasible, a sure one before one that is not; None when no single limit does."""
-    return min(_relaxations(trials), key=lambda r: (not r.is_sure, r.percent, r.trial.number), default=None)
+    return min(_relaxations(trials), key=_needs, default=None)
 
 
 def best_relaxation(trials: list[TrialRecord], *, maximise: bool) -> Relaxation | None:
-    """That which makes the best trial feasible, of those for which one limit is enough; None when there is none."""
+    """That which makes the best trial feasible, of those for which one limit is enough; None when there is none.
+
+    Of trials that are equally good the one that needs least.
+    """
     sign = 1.0 if maximise else -1.0
     found = [(r, r.trial.value) for r in _relaxations(trials)]
-    valued = [(sign * value, -r.trial.number, r) for r, value in found if value is not None and math.isfinite(value)]
-    return max(valued, key=lambda one: one[:2], default=(0.0, 0, None))[2]
+    valued = [(sign * value, r) for r, value in found if value is not None and math.isfinite(value)]
+    best = max((value for value, _ in valued), default=None)
+    return min((r for value, r in valued if value == best), key=_needs, default=None)
 
 
 def nearest_miss(trials: list[TrialRecord]) -> NearestMiss | None:
@@ -94,6 +98,11 @@ def _miss(trial: TrialRecord) -> NearestMiss | None:
     return NearestMiss(trial, not_met, max(0.0, 100 * math.expm1(worst)))
 
 
+def _needs(relaxation: Relaxation) -> tuple[bool, float, int]:
+    """Smaller is to be preferred."""
+    return not relaxation.is_sure, relaxation.percent, relaxation.trial.number
+
+
 def _relaxations(trials: list[TrialRecord]) -> list[Relaxation]:
     return [found for trial in trials if (found := _relaxation(trial)) is not None]
 
@@ -104,11 +113,12 @@ def _relaxation(trial: TrialRecord) -> Relaxation | None:
     if len(not_met) != 1 or not not_met[0].name.endswith(_STATED) or not_met[0].limit <= 0.0:
         return None
     (broken,) = not_met
-    is_sure = broken.high is not None and math.isfinite(broken.high)
-    needed = broken.high if is_sure else broken.observed
+    has_end = broken.high is not None and math.isfinite(broken.high)
+    needed = broken.high if has_end else broken.observed
+    is_certain = broken.low is None and broken.high is None and broken.confidence is None
     if needed is None or not broken.limit < needed < math.inf:
         return None
-    return Relaxation(trial, broken.name, broken.limit, _rounded_up(needed), is_sure)
+    return Relaxation(trial, broken.name, broken.limit, _rounded_up(needed), has_end or is_certain)
 
 
 def _rounded_up(value: float) -> float:

@@ -56,7 +56,8 @@ def untried_flips(
 ) -> list[Flip]:
     """Every setting that differs from `base` in one choice and was not proposed yet.
 
-    A parameter that a trial does not set counts as its default, so that vLLM's defaults can be flipped too.
+    A parameter that a trial does not set counts as its default, so that vLLM's defaults can be flipped too. A trial
+    that leaves out one without a default has no flips: a value would be made up for that one beside the flip.
 
     Args:
         study: The history.
@@ -65,6 +66,8 @@ def untried_flips(
         pending: What runs at this moment, without the trial that asks.
     """
     here = _with_defaults(space, base.params)
+    if set(here) != set(space.active(here)):
+        return []
     ended = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
     tried = [_with_defaults(space, params) for params in (*(trial.params for trial in ended), *pending)]
     flips = []

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Protocol
 
 from optimizer.core.engine_config import JsonValue
-from optimizer.core.failure import Failure, FailureKind
+from optimizer.core.failure import Blame, Failure, FailureKind
 from optimizer.core.trial import Stage
+from optimizer.engine.vllm.violations import memory_shortage
 from optimizer.host.files import keep_file, write_json
 from optimizer.host.gpus import Gpu
 from optimizer.host.processes import tell_survivors
@@ -101,12 +102,15 @@ class GpuPipeline:
         for look in looks:
             accounts[look.gpu.uuid].after_stop_bytes = look.used_bytes
         _keep(folder / GPU_MEMORY, accounts, took_s)
+        strangers = _strangers(accounts)
+        if failure is None and strangers is None:
+            outcome = _with_own_shortage(outcome)
         outcome = replace(outcome, notes=(*outcome.notes, *(account.note(took_s) for account in accounts.values())))
         left = () if outcome.stop is None else outcome.stop.left
         if left and failure is None:
             self._give_up(gpus, left)
             return outcome
-        return _with_gpu_failure(outcome, failure or _strangers(accounts))
+        return _with_gpu_failure(outcome, failure or strangers)
 
     def _give_up(self, gpus: Sequence[Gpu], pids: Sequence[int]) -> None:
         """NVML does not tell on which card processes that could not be ended are: it may be any of this attempt's."""
@@ -149,6 +153,28 @@ def _strangers(accounts: Mapping[str, CardAccount]) -> Failure | None:
     }
     looks = [account.strangers for account in accounts.values() if account.strangers is not None]
     return gpu_busy(looks, risen, Stage.MEASURING) if looks else None
+
+
+def _with_own_shortage(outcome: AttemptOutcome) -> AttemptOutcome:
+    """What the engine took for a busy card, where nobody took more of the card than before the study.
+
+    A tenant from before stays, so the setting asks for more than this study's card gives. A second attempt makes sure:
+    somebody may have come and gone between two looks.
+    """
+    failure = outcome.failure
+    if failure is None or failure.kind is not FailureKind.GPU_BUSY or "needed_gib" not in failure.facts:
+        return outcome
+    needed_gib, free_gib = failure.facts["needed_gib"], failure.facts["available_gib"]
+    shortage = replace(
+        failure,
+        kind=FailureKind.OUT_OF_MEMORY,
+        blame=Blame.CONFIG,
+        detail=f"{needed_gib:g} GiB of GPU memory are asked for, {free_gib:g} GiB are free beside what others held "
+        "before the study",
+        violation=memory_shortage(failure.facts),
+        retryable=True,
+    )
+    return replace(outcome, failure=shortage)
 
 
 def _with_gpu_failure(outcome: AttemptOutcome, failure: Failure | None) -> AttemptOutcome:

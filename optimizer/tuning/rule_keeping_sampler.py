@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -25,6 +26,7 @@ from optimizer.tuning.nearest_fit import nearest, total_distance
 from optimizer.tuning.prescreen import Misfit
 from optimizer.tuning.random_settings import random_setting, random_value
 from optimizer.tuning.rule_repair import FlagsOf, RuleRepair, settings_of
+from optimizer.tuning.strategies.draw import fresh
 from optimizer.tuning.strategy import Ask, ForeseesGain, Params, Strategy, seen
 
 MAX_DRAWS = 64
@@ -215,7 +217,8 @@ class RuleKeepingSampler(BaseSampler):
             if not is_strategys:
                 why = f"drawn at random: {self._strategy.name} proposed nothing that could be launched"
                 return self._taken(course, chosen, why)
-            why = f"proposed by {self._strategy.name}"
+            again = next((trial.number for trial in course.ask.history if trial.params == chosen), None)
+            why = f"proposed by {self._strategy.name}" + ("" if again is None else f": #{again} once more")
             return self._taken(course, chosen, why, _expected_gain(self._strategy) if fits else None)
         conflict = contradiction(self._space, self._rules, self._flags_of, course.rng)
         raise InputError(conflict.words, hint="widen a range or drop a rule")
@@ -231,8 +234,11 @@ class RuleKeepingSampler(BaseSampler):
             if len(course.broken_by_draw) >= MAX_DRAWS:
                 break
         limit = len(course.broken_by_draw) + MAX_RANDOM_DRAWS
-        while len(course.broken_by_draw) < limit:
-            yield random_setting(self._space.parameters, course.rng), False
+        drawn_at_random = (random_setting(self._space.parameters, course.rng) for _ in itertools.count())
+        for drawn in fresh(self._space, course.ask, drawn_at_random):
+            if len(course.broken_by_draw) >= limit:
+                break
+            yield drawn, False
         repair = RuleRepair(self._space, self._flags_of)
         in_vain = 0
         while in_vain < MAX_REPAIRS:

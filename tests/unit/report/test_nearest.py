@@ -79,6 +79,21 @@ def test_a_run_cut_short_says_only_what_was_seen():
     assert (unsure.needed, unsure.is_sure) == (900.0, False)
 
 
+def test_a_figure_without_an_interval_counts_as_certain():
+    """So it was judged: an evaluator that tells no standard error is taken at its word."""
+    found = least_relaxation([trial(2, 400.0, replace(E2E_950, low=None, high=None), TTFT_HELD)])
+    assert found is not None
+    assert (found.needed, found.is_sure) == (900.0, True)
+
+
+def test_of_trials_that_are_equally_good_the_best_relaxation_is_the_least():
+    further = constraint("p99_ttft_ms", 200.0, 690.0, 700.0)
+    trials = [trial(2, 900.0, E2E_HELD, further), trial(3, 900.0, E2E_HELD, TTFT_300), trial(4, 1.0, E2E_950)]
+    best = best_relaxation(trials, maximise=True)
+    assert best is not None
+    assert (best.trial.number, best.needed) == (3, 300.0)
+
+
 def test_an_undecided_trial_needs_its_interval_below_the_limit():
     undecided = constraint("p99_e2e_ms", 800.0, 790.0, 830.0, undecided=True)
     found = least_relaxation([trial(2, 400.0, undecided, TTFT_HELD)])

@@ -56,6 +56,7 @@ def test_an_impossible_parameter_names_the_key_and_the_value(data, key, words):
         ({"kind": "int", "low": "1", "high": 8}, "valid integer"),
         ({"kind": "int", "low": 1, "high": 8, "step": 0}, "greater than or equal to 1"),
         ({"kind": "int", "low": 1, "high": float("inf")}, "valid integer"),
+        ({"kind": "int", "low": 1, "high": 10**21}, "less than or equal to 9007199254740992"),
         ({"kind": "float", "low": 1, "high": float("inf")}, "finite"),
         ({"kind": "float", "low": 1, "high": 2, "unit": "GB"}, "GiB"),
         ({"kind": "bool", "when": {"x": [1]}}, "must be text, a number, or true or false"),

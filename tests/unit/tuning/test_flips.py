@@ -114,9 +114,19 @@ def test_what_runs_elsewhere_is_not_tried_again(study):
 
 
 def test_a_trial_that_sets_nothing_is_flipped_from_the_defaults(study):
+    seqs = IntParameter(kind="int", low=1, high=64, log=True, default=32)
+    space = SearchSpace({**SPACE.parameters, "max-num-seqs": seqs})
     add(study, {}, 1.0)
-    flips = untried_flips(study, SPACE, study.trials[0])
-    assert {"block-size": 32, "enable-prefix-caching": True, "speculation": "none"} in [flip.params for flip in flips]
+    flips = [flip.params for flip in untried_flips(study, space, study.trials[0])]
+    assert {"block-size": 32, "enable-prefix-caching": True, "speculation": "none", "max-num-seqs": 32} in flips
+
+
+def test_a_trial_that_leaves_open_what_has_no_default_has_no_flips(study):
+    """Its parameter would have to be given a value that was never tried beside the rest: two changes, not one."""
+    add(study, {"block-size": 16}, 1.0)
+    assert untried_flips(study, SPACE, study.trials[0]) == []
+    add(study, {"max-num-seqs": 8}, 1.0)
+    assert len(untried_flips(study, SPACE, study.trials[1])) == 4
 
 
 def test_the_order_is_random_but_the_same_for_the_same_seed():

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,6 +16,7 @@ from optimizer.core.engine_config import EngineConfig
 from optimizer.core.errors import HostError
 from optimizer.core.failure import Blame, Failure, FailureKind
 from optimizer.core.trial import Stage
+from optimizer.engine.vllm.failures import classify
 from optimizer.host.leases import lease_gpus
 from optimizer.host.supervisor import StopReport
 from optimizer.tuning.gpu_hold import GpuHold
@@ -195,6 +198,28 @@ async def test_a_tenant_from_before_that_takes_no_more_spoils_nothing(attempt, t
     assert (await attempt.run()).failure is None
 
 
+SHORT_CARD = (
+    "ValueError: Free memory on device cuda:0 (99.2/140.0 GiB) on startup is less than desired GPU memory utilization "
+    "(0.92, 128.8 GiB). Decrease GPU memory utilization or reduce GPU memory used by other processes."
+)
+
+
+async def test_a_setting_that_asks_for_what_a_tenant_from_before_holds_is_at_fault_itself(attempt):
+    """As the host's fault it would be tried three times and end the study, and each run of it after that."""
+    attempt.inner.outcome = AttemptOutcome(failure=classify(SHORT_CARD, stage=Stage.LAUNCHING, exit_code=1))
+    failure = (await attempt.run()).failure
+    assert (failure.kind, failure.blame, failure.retryable) == (FailureKind.OUT_OF_MEMORY, Blame.CONFIG, True)
+    assert failure.violation == pytest.approx(math.log(128.8 / 99.2))
+    assert "128.8 GiB" in failure.detail
+
+
+async def test_a_setting_that_finds_a_tenant_of_now_is_not(attempt):
+    attempt.inner.outcome = AttemptOutcome(failure=classify(SHORT_CARD, stage=Stage.LAUNCHING, exit_code=1))
+    attempt.inner.meanwhile = lambda: attempt.nvml.enters(STRANGER, 40 * GIB)
+    failure = (await attempt.run()).failure
+    assert (failure.kind, failure.blame) == (FailureKind.GPU_BUSY, Blame.HOST)
+
+
 async def test_hidden_pids_never_make_our_own_engine_a_stranger(attempt):
     """In a container the list may be empty, or hold numbers of another namespace."""
     attempt.nvml.lists_pids = False
@@ -290,7 +315,12 @@ async def test_what_ends_the_attempt_is_told_as_it_is_and_the_watch_ends(attempt
 
 
 async def test_an_interruption_ends_the_watch(attempt):
-    attempt.inner.meanwhile = lambda: asyncio.current_task().cancel()
+    def interrupt() -> None:
+        asyncio.current_task().cancel()
+        # A thread that waits for further looks would wait for a minute: nobody looks after the interruption.
+        attempt.inner.looked_at = functools.partial(asyncio.sleep, 0)
+
+    attempt.inner.meanwhile = interrupt
     with pytest.raises(asyncio.CancelledError):
         await attempt.run()
     assert not [task for task in asyncio.all_tasks() if task.get_name() == "gpu-watch"]

@@ -139,6 +139,23 @@ def test_where_the_strategy_has_nothing_to_say_a_setting_is_drawn_at_random(stud
     assert notes == ("drawn at random: scripted proposed nothing that could be launched",)
 
 
+def test_what_is_drawn_at_random_for_want_of_proposals_repeats_no_trial(resolver):
+    space = SearchSpace({"block-size": ChoiceParameter(kind="choice", choices=(16, 32, 64, 128))})
+    for seed in range(8):
+        strategy = Scripted()
+        sampler = RuleKeepingSampler(
+            space, lambda params: (), fixed={}, seed=seed, strategy=strategy, records=lambda: (), flips=False
+        )
+        search = OptunaSearch(None, "s", metric="m", maximise=True, sampler=sampler)
+        assert sorted(search.ask()[1]["block-size"] for _ in range(4)) == [16, 32, 64, 128]
+
+
+def test_a_setting_that_the_strategy_measures_again_is_said_to_be_one(study):
+    again = {"max-num-seqs": 12, "block-size": 16, "enable-prefix-caching": False}
+    asked = study(Scripted(again), flips=False).steps(4)
+    assert [notes for _, notes in asked[2:]] == [("proposed by scripted",), ("proposed by scripted: #2 once more",)]
+
+
 def test_a_strategy_that_breaks_the_rules_again_and_again_is_not_asked_for_ever(study):
     strategy = Scripted(*[{"max-num-seqs": 64, "block-size": 16}] * (MAX_DRAWS + 9))
     params, notes = study(strategy, flips=False).steps(3)[2]
