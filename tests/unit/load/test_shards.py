@@ -46,7 +46,7 @@ async def test_two_processes_send_what_one_sends_and_merge_to_the_same_result(
         arrivals={"kind": "poisson", "rate_per_s": 60},
         prompt_tokens={"kind": "uniform", "low": 1, "high": 3000},
         warmup=WARM_UP,
-        window={"min_s": 1.0, "max_s": 20, "min_requests": 1},
+        window={"min_s": 2.0, "max_s": 20, "min_requests": 1},
     )
     results: list[LoadResult] = []
     sent = []
@@ -71,7 +71,9 @@ async def test_two_processes_send_what_one_sends_and_merge_to_the_same_result(
     counted = sorted((t.scheduled_s, t.number) for t in traces if t.scheduled_s >= two.window_start_s)
     assert [number for _, number in counted[:n]] == [*range(n)]
     assert two.itl_s.size == 4 * len(two.errors)
-    assert two.window_output_tokens == pytest.approx(one.window_output_tokens, rel=0.4)
+    for result in results:
+        # Those that came within the window, and five for each request that was due in it: neither the half nor twice.
+        assert 0.6 < result.window_output_tokens / (5 * len(result.errors)) < 1.6
     assert two.client is not None
     assert two.client.processes == 2
     assert 0 < two.client.busiest_cores < two.client.cpu_cores
