@@ -14,7 +14,6 @@ from optimizer.core.scoring import Constraint, Verdict
 from optimizer.core.stop_reason import StopReason
 from optimizer.load import ClosedLoop, Workload
 from optimizer.load.arrival_process import ConstantRate, GammaArrivals, PoissonArrivals
-from optimizer.load.failure import ClientSpoiled
 from optimizer.load.hit_rate import expected_prefix_hit_rate
 from optimizer.metrics import METRICS, BoundContext, bound_in, hit_rate_notes, judge_bound, summarize
 from optimizer.objectives import OBJECTIVES, USUAL_RULES, Limit, VerdictRules
@@ -26,7 +25,7 @@ from optimizer.report.limit_view import LimitView, limit_view
 from optimizer.report.measure_view import BoundView, MeasureView, MetricView
 from optimizer.report.saturation import CurvePoint, saturation_curve
 from optimizer.tuning.aim import Aim
-from optimizer.tuning.client_faults import check_client
+from optimizer.tuning.client_faults import why_spoiled
 
 _USUAL_BLOCK_TOKENS = 16
 _OF_USERS = ("_ttft_ms", "_e2e_ms", "goodput_requests_per_s")
@@ -92,11 +91,7 @@ def figures(measurement: Measurement, question: Question) -> Figures:
 def spoiled_by_client(measurement: Measurement, question: Question) -> str | None:
     """Why the client's own delays leave everything open; None where they do not, or a limit is broken even so."""
     aim = Aim(OBJECTIVES["throughput"], tuple(question.limits), rules=question.rules)
-    try:
-        check_client(measurement.load, _tightest_ms(question), aim)
-    except ClientSpoiled as trouble:
-        return trouble.message
-    return None
+    return why_spoiled(measurement.load, _tightest_ms(question), aim)
 
 
 def _tightest_ms(question: Question) -> float | None:

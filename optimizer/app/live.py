@@ -22,7 +22,7 @@ from optimizer.load.progress import LoadProgress
 from optimizer.load.tokenizer import ModelTokenizer
 from optimizer.load.warm_up import warm_up
 from optimizer.metrics import GpuGauges, Telemetry
-from optimizer.tuning.client_faults import MOST_PROCESSES
+from optimizer.tuning.client_faults import doubled
 
 StopWhen = Callable[[LoadResult], StopReason | None]
 Spoiled = Callable[[Measurement], str | None]
@@ -120,7 +120,7 @@ async def measure_live(
     """
     while True:
         measurement = await _measured_once(server, workload, seed, watchers, None if decide is None else decide())
-        why, processes = spoiled(measurement), min(2 * server.processes, MOST_PROCESSES)
+        why, processes = spoiled(measurement), doubled(server.processes)
         if why is None or processes == server.processes:
             return measurement
         watchers.stage(f"{why}; trying it again with {processes} load processes")

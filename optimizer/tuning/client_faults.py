@@ -14,32 +14,41 @@ from optimizer.objectives import Slo, resolve_limits
 from optimizer.objectives.score import check_limit
 from optimizer.tuning.aim import Aim
 
-MOST_DOUBLINGS = 2
+MOST_PROCESSES = 4
 """One process, then two, then four; a host on which four cannot keep up is not the one to measure from."""
-MOST_PROCESSES = 1 << MOST_DOUBLINGS
+
+
+def doubled(processes: int) -> int:
+    """How many load processes a run gets after one that so many spoiled."""
+    return min(2 * processes, MOST_PROCESSES)
 
 
 def more_processes(failure: Failure, processes: int) -> int:
     """How many load processes the attempt after this failure gets."""
-    if failure.kind is not FailureKind.CLIENT_SPOILED:
-        return processes
-    return min(2 * processes, MOST_PROCESSES)
+    return doubled(processes) if failure.kind is FailureKind.CLIENT_SPOILED else processes
 
 
-def check_client(load: LoadResult, limit_ms: float | None, aim: Aim | None = None) -> None:
-    """Looks whether the client kept up.
+def why_spoiled(load: LoadResult, limit_ms: float | None, aim: Aim | None = None) -> str | None:
+    """Why the client's own delays leave a run open; None where it kept up.
 
     Args:
         load: What was measured.
         limit_ms: The tightest limit on a latency, or None.
         aim: What was asked of the run; a limit that is broken even by what is left without the client's delay tells
             enough of the setting.
-
-    Raises:
-        ClientSpoiled: It did not.
     """
     why = None if load.client is None else load.client.spoiled(limit_ms)
-    if why is not None and not _is_broken_all_the_same(load, aim):
+    return None if why is None or _is_broken_all_the_same(load, aim) else why
+
+
+def check_client(load: LoadResult, limit_ms: float | None, aim: Aim | None = None) -> None:
+    """As `why_spoiled`, for those whom it stops.
+
+    Raises:
+        ClientSpoiled: The client did not keep up.
+    """
+    why = why_spoiled(load, limit_ms, aim)
+    if why is not None:
         raise ClientSpoiled(why)
 
 
