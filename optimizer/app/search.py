@@ -74,7 +74,6 @@ def make_search(
 
 def make_adviser(config: StudyConfig, knowledge: StudyKnowledge) -> Advise:
     """Says which of a study's measured settings to use, whichever sampler proposed them."""
-    use_one_blas_thread()
     return lambda trials: recommend(trials, config.space, prior=knowledge.prior)
 
 

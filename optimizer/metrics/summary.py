@@ -52,8 +52,8 @@ def summarize(measurement: Measurement) -> dict[str, float | None]:
         samples_s: FloatArray = getattr(load, f"{latency}_s")
         for statistic, percent in STATISTICS.items():
             values[f"{statistic}_{latency}_ms"] = _statistic_ms(samples_s, percent)
-    ended = load.ok[~load.pending]
-    values["error_rate"] = 1.0 - float(ended.mean()) if ended.size else None
+    failed = ~load.ok[~load.pending]
+    values["error_rate"] = float(failed.mean()) if failed.size else None
     values["requests_counted"] = float(len(load.errors))
     values["window_s"] = load.window_s
     values |= {name: getattr(measurement.engine, name) for name in _FROM_ENGINE}
