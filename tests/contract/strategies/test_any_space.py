@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, Phase, assume, given, settings
+from hypothesis import Phase, assume, given, settings
 from hypothesis import strategies as st
 
 from optimizer.core.errors import InputError
@@ -40,7 +40,7 @@ def check_proposals(study: MadeUpStudy, outcome: str, trials: int) -> None:
 
 
 @pytest.mark.parametrize("name", FAST)
-@settings(max_examples=10, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=10)
 @given(**GIVEN)
 def test_every_proposal_keeps_conditions_rules_and_ranges(name, space, seed, outcome, maximise, screened):
     check = some_cannot_start if screened else None
@@ -48,7 +48,7 @@ def test_every_proposal_keeps_conditions_rules_and_ranges(name, space, seed, out
 
 
 @pytest.mark.parametrize("name", SLOW)
-@settings(max_examples=3, phases=[Phase.generate], suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=3, phases=[Phase.generate])
 @given(**GIVEN)
 def test_a_slow_strategy_does_so_too(name, space, seed, outcome, maximise, screened):
     check = some_cannot_start if screened else None

@@ -29,6 +29,7 @@ from optimizer.host.guard import (
 )
 from optimizer.host.processes import TRIAL_VARIABLE, identity_of, is_alive, name_processes, our_processes
 from tests.integration.supervision.helpers import LIMIT_S, family, has_become, logged
+from tests.waiting import until
 
 NOBODY = ProcessKey(os.getpid(), 1)
 """A guard that is dead: this pid is another process's by now."""
@@ -89,13 +90,6 @@ def key_of(process: subprocess.Popen[bytes]) -> ProcessKey:
 
 def pids(found: list[Seen]) -> set[int]:
     return {process.pid for process in found}
-
-
-def until(true: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + LIMIT_S
-    while not true():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
 
 
 # --- under a guard

@@ -6,7 +6,6 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -14,6 +13,7 @@ import pytest
 
 from optimizer.host import process_tree
 from optimizer.host.process_tree import strangers_listen, tree, tree_cpu_s
+from tests.waiting import until
 
 BUSY_CHILD = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'while True: pass'])"
 LISTENER = """
@@ -37,13 +37,6 @@ def running(code: str) -> Iterator[subprocess.Popen[str]]:
     finally:
         os.killpg(process.pid, 9)
         process.communicate()
-
-
-def until(true, limit_s: float = 60.0) -> None:
-    deadline_s = time.monotonic() + limit_s
-    while not true():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
 
 
 def test_the_work_of_children_counts():
