@@ -12,6 +12,8 @@ from optimizer.core.errors import InputError
 from optimizer.core.trial import TrialRole
 from optimizer.storage import open_store
 
+pytestmark = pytest.mark.usefixtures("tmp_home")
+"""A plan knows the study that it would go on with, and a checkout in which somebody ran `make run` has one."""
 REQUEST = RunRequest(space="tiny-cpu", engine="simulated", seed=5)
 
 
